@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/lakesyncd/lakesyncd/sink"
 	"github.com/lakesyncd/lakesyncd/source"
 	"github.com/lakesyncd/lakesyncd/table"
 )
@@ -28,17 +29,8 @@ type Record struct {
 	Deltas []table.Delta `json:"deltas,omitempty"`
 	// Tables holds what must be known of each table of the pipeline, by
 	// namespace.name.
-	Tables map[string]TableState `json:"tables,omitempty"`
+	Tables map[string]sink.TableState `json:"tables,omitempty"`
 	// SavedAt is the daemon's clock, for people.
 	SavedAt time.Time `json:"saved_at"`
 	Writer  string    `json:"writer"` // host and process, for people
-}
-
-// TableState is the memory of one table across checkpoints.
-type TableState struct {
-	Relation string `json:"relation"` // namespace.name at the source
-	UUID     string `json:"uuid"`     // of the Iceberg table; another one means it was replaced
-	Complete bool   `json:"complete"` // the initial snapshot is in
-	// Checkpoint and SnapshotID are of the table's newest delta in a record.
-	Checkpoint int64 `json:"checkpoint,omitempty"`
 }
