@@ -1,0 +1,7 @@
+package sink
+
+// metricsMode is one of Iceberg's write.metadata.metrics modes.
+type metricsMode struct {
+	kind  uint8
+	width int // of truncate
+}
