@@ -14,7 +14,7 @@ type Config struct {
 	Startup    Startup    `yaml:"startup"`
 	Catalog    Catalog    `yaml:"catalog"`
 	Storage    Storage    `yaml:"storage"`
-	Tables     []Table    `yaml:"tables"`
+	Tables     []Table    `yaml:"tables,omitempty"`
 	Checkpoint Checkpoint `yaml:"checkpoint"`
 	Snapshots  Snapshots  `yaml:"snapshots"`
 	Memory     Size       `yaml:"memory"`    // default 256MiB
@@ -26,12 +26,14 @@ type Config struct {
 
 	// File is where this was loaded from.
 	File string `yaml:"-"`
+
+	origins map[string]origin // by key path; nil if not loaded
 }
 
 // Source names exactly one database.
 type Source struct {
-	MySQL   *MySQL `yaml:"mysql"`
-	MariaDB *MySQL `yaml:"mariadb"`
+	MySQL   *MySQL `yaml:"mysql,omitempty"`
+	MariaDB *MySQL `yaml:"mariadb,omitempty"`
 	// postgres follows
 }
 
@@ -40,7 +42,7 @@ type MySQL struct {
 	Host      string   `yaml:"host"`
 	Port      int      `yaml:"port"` // default 3306
 	User      string   `yaml:"user"`
-	Password  Secret   `yaml:"password"`
+	Password  Secret   `yaml:"password,omitempty"`
 	TLS       TLS      `yaml:"tls"`
 	ServerID  IDRange  `yaml:"server_id"` // a range such as 5400-5403
 	Heartbeat Duration `yaml:"heartbeat"` // default 10s
@@ -58,21 +60,26 @@ const (
 // TLS of a connection to a database.
 type TLS struct {
 	Mode string `yaml:"mode"` // default preferred
-	CA   string `yaml:"ca"`
-	Cert string `yaml:"cert"`
-	Key  string `yaml:"key"`
+	CA   string `yaml:"ca,omitempty"`
+	Cert string `yaml:"cert,omitempty"`
+	Key  string `yaml:"key,omitempty"`
 }
+
+// Startup modes.
+const (
+	StartupInitial = "initial"
+)
 
 // Startup says where a pipeline without a saved record begins.
 type Startup struct {
 	Mode      string    `yaml:"mode"` // default initial
-	Position  string    `yaml:"position"`
-	Timestamp time.Time `yaml:"timestamp"`
+	Position  string    `yaml:"position,omitempty"`
+	Timestamp time.Time `yaml:"timestamp,omitempty"`
 }
 
 // Catalog names exactly one catalog.
 type Catalog struct {
-	Filesystem *FilesystemCatalog `yaml:"filesystem"`
+	Filesystem *FilesystemCatalog `yaml:"filesystem,omitempty"`
 }
 
 // FilesystemCatalog keeps WAREHOUSE/NAMESPACE/NAME/{metadata,data}.
@@ -87,39 +94,52 @@ type Storage struct {
 
 // S3 access. Without keys the SDK's default chain is used.
 type S3 struct {
-	Endpoint  string `yaml:"endpoint"`
-	Region    string `yaml:"region"`
+	Endpoint  string `yaml:"endpoint,omitempty"`
+	Region    string `yaml:"region,omitempty"`
 	PathStyle bool   `yaml:"path_style"`
-	AccessKey string `yaml:"access_key"`
-	SecretKey Secret `yaml:"secret_key"`
+	AccessKey string `yaml:"access_key,omitempty"`
+	SecretKey Secret `yaml:"secret_key,omitempty"`
 }
 
 // Table says how the relations that Match matches are written. First match wins.
 type Table struct {
 	Match          string            `yaml:"match"`
-	Table          string            `yaml:"table"` // default: the relation's namespace.name
-	Mode           string            `yaml:"mode"`  // upsert | append; default upsert
-	Key            []string          `yaml:"key"`
-	PartitionBy    []string          `yaml:"partition_by"` // day(created_at), bucket(16, id), …
-	SortBy         []string          `yaml:"sort_by"`      // "column [asc|desc]"
-	TargetFileSize Size              `yaml:"target_file_size"`
-	Columns        map[string]Column `yaml:"columns"`
-	Properties     map[string]string `yaml:"properties"`
-	Inserts        string            `yaml:"inserts"`        // proven | upsert
-	OnDropColumn   string            `yaml:"on_drop_column"` // drop | keep | stop
-	OnTruncate     string            `yaml:"on_truncate"`    // apply | stop | keep
-	Misfit         string            `yaml:"misfit"`         // null | stop
+	Table          string            `yaml:"table,omitempty"`        // default: the relation's namespace.name
+	Mode           string            `yaml:"mode"`                   // upsert | append; default upsert
+	Key            []string          `yaml:"key,omitempty"`          // default: the relation's key
+	PartitionBy    []string          `yaml:"partition_by,omitempty"` // day(created_at), bucket(16, id), …
+	SortBy         []string          `yaml:"sort_by,omitempty"`      // "column [asc|desc]"
+	TargetFileSize Size              `yaml:"target_file_size"`       // default 128MiB
+	Columns        map[string]Column `yaml:"columns,omitempty"`
+	Properties     map[string]string `yaml:"properties,omitempty"`
+	Inserts        string            `yaml:"inserts"`        // proven | upsert; default proven
+	OnDropColumn   string            `yaml:"on_drop_column"` // drop | keep | stop; default drop
+	OnTruncate     string            `yaml:"on_truncate"`    // apply | stop | keep; default apply, in append mode stop
+	Misfit         string            `yaml:"misfit"`         // null | stop; default null
 }
 
 // Column overrides of one column.
 type Column struct {
-	As string `yaml:"as"` // boolean, int, long, decimal(p,s), string, time, uuid, binary
+	As string `yaml:"as,omitempty"` // boolean, int, long, decimal(p,s), string, time, uuid, binary
 }
 
 // Modes of a table.
 const (
 	ModeUpsert = "upsert"
 	ModeAppend = "append"
+)
+
+// Values of Table.Inserts, Table.OnTruncate and Table.Misfit.
+const (
+	InsertsProven = "proven" // an insert the log proves new writes no equality delete
+	InsertsUpsert = "upsert" // every insert also deletes its key
+
+	TruncateApply = "apply"
+	TruncateStop  = "stop"
+	TruncateKeep  = "keep"
+
+	MisfitNull = "null"
+	MisfitStop = "stop"
 )
 
 // Checkpoint timing and place.
