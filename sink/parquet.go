@@ -143,7 +143,7 @@ func (f *fileWriter) check(cols []*source.Vector, rows []uint32) (int, error) {
 	n := cols[0].Len()
 	for i, v := range cols {
 		c := f.columns[i]
-		if v.Type != c.Type {
+		if v.Type != c.Type && (v.Type.Kind != source.Time || c.Type.Kind != source.Long) {
 			return 0, fmt.Errorf("column %s: append %s to %s", c.Name, v.Type, c.Type)
 		}
 		if v.Len() != n {

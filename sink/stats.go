@@ -242,10 +242,10 @@ func (c *fileColumn) manifestBounds(b *bounds) (lo, hi []byte) {
 	switch c.Type.Store() {
 	case source.StoreLongs:
 		if c.Type.Kind == source.Decimal {
-			return decimalBytes(wide(b.lo)), decimalBytes(wide(b.hi))
+			return appendDecimal(nil, wide(b.lo)), appendDecimal(nil, wide(b.hi))
 		}
 	case source.StoreWides:
-		return decimalBytes(b.wlo), decimalBytes(b.whi)
+		return appendDecimal(nil, b.wlo), appendDecimal(nil, b.whi)
 	case source.StoreBytes:
 		n := c.Metrics.codePoints()
 		if n == 0 || c.Type.Kind == source.UUID {
@@ -346,9 +346,9 @@ func appendWide(dst []byte, x source.Int128, n int) []byte {
 	return append(dst, b[16-n:]...)
 }
 
-// decimalBytes is the unscaled value as the shortest big-endian two's
+// appendDecimal appends the unscaled value as the shortest big-endian two's
 // complement: how Iceberg writes single decimals.
-func decimalBytes(x source.Int128) []byte {
+func appendDecimal(dst []byte, x source.Int128) []byte {
 	var n int // bits without the sign
 	hi, lo := uint64(x.Hi), x.Lo
 	if x.Hi < 0 {
@@ -359,7 +359,7 @@ func decimalBytes(x source.Int128) []byte {
 	} else {
 		n = bits.Len64(lo)
 	}
-	return appendWide(nil, x, n/8+1)
+	return appendWide(dst, x, n/8+1)
 }
 
 // decimalLength is the number of bytes that Parquet needs for decimals of so

@@ -1,7 +1,9 @@
 package sink
 
 import (
-	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/apache/iceberg-go"
 
@@ -15,23 +17,135 @@ type overrides struct {
 	Append bool              // mode append: no key, and the columns of appendColumns at the end
 }
 
-// columnType resolves the type that a column becomes.
+// columnType resolves the type that a column becomes. timeOfDay says that a Time
+// is Iceberg's time and not a long.
 func (o overrides) columnType(c source.Column) (t source.Type, timeOfDay bool, err error) {
-	return c.Type, false, nil
+	as, ok := o.As[c.Name]
+	if !ok {
+		return c.Type, false, nil
+	}
+	t, timeOfDay, err = parseAs(as)
+	if err != nil {
+		return t, false, fmt.Errorf("column %s: %w", c.Name, err)
+	}
+	if !convertible(c.Type, t, timeOfDay) {
+		return t, false, fmt.Errorf("column %s: %s (%s) cannot be written as %s", c.Name, c.Native, c.Type, as)
+	}
+	return t, timeOfDay, nil
 }
 
-// icebergType is the type of the lake for values of t; id is the field id of
-// the elements of a list.
-func icebergType(t source.Type, timeOfDay bool, id int) iceberg.Type { return nil }
-
-// converter turns vectors of one type into another, for `as:`.
-type converter struct{}
-
-// newConverter returns nil, nil if the values need no conversion.
-func newConverter(from, to source.Type, timeOfDay bool) (*converter, error) {
-	return nil, errors.ErrUnsupported
+// parseAs reads the type names that `as:` takes.
+func parseAs(s string) (t source.Type, timeOfDay bool, err error) {
+	n := strings.ToLower(strings.ReplaceAll(s, " ", ""))
+	switch n {
+	case "boolean":
+		return source.Type{Kind: source.Bool}, false, nil
+	case "int":
+		return source.Type{Kind: source.Int}, false, nil
+	case "long":
+		return source.Type{Kind: source.Long}, false, nil
+	case "string":
+		return source.Type{Kind: source.String}, false, nil
+	case "time":
+		return source.Type{Kind: source.Time}, true, nil
+	case "uuid":
+		return source.Type{Kind: source.UUID}, false, nil
+	case "binary":
+		return source.Type{Kind: source.Binary}, false, nil
+	}
+	if args, ok := strings.CutPrefix(n, "decimal("); ok {
+		if args, ok = strings.CutSuffix(args, ")"); ok {
+			p, sc, two := strings.Cut(args, ",")
+			precision, err1 := strconv.Atoi(p)
+			scale, err2 := 0, error(nil)
+			if two {
+				scale, err2 = strconv.Atoi(sc)
+			}
+			if err1 == nil && err2 == nil && precision >= 1 && precision <= 38 && scale >= 0 && scale <= precision {
+				return source.Type{Kind: source.Decimal, Precision: precision, Scale: scale}, false, nil
+			}
+		}
+	}
+	return t, false, fmt.Errorf("type %q: use boolean, int, long, decimal(p,s), string, time, uuid or binary", s)
 }
 
-// Convert appends rows [from, to) of src to dst, which has the target type. A
-// value that does not fit is an error; it names the row, not the value.
-func (c *converter) Convert(dst, src *source.Vector, from, to int) error { return errors.ErrUnsupported }
+// icebergType is the type of the lake for values of t; elementID is the field id
+// of the elements of a list. It is nil for no type at all.
+func icebergType(t source.Type, timeOfDay bool, elementID int) iceberg.Type {
+	p := iceberg.PrimitiveTypes
+	switch t.Kind {
+	case source.Bool:
+		return p.Bool
+	case source.Int:
+		return p.Int32
+	case source.Long:
+		return p.Int64
+	case source.Float:
+		return p.Float32
+	case source.Double:
+		return p.Float64
+	case source.Decimal:
+		return iceberg.DecimalTypeOf(t.Precision, t.Scale)
+	case source.String:
+		return p.String
+	case source.Binary:
+		return p.Binary
+	case source.Date:
+		return p.Date
+	case source.Time:
+		if timeOfDay {
+			return p.Time
+		}
+		return p.Int64
+	case source.Timestamp:
+		return p.Timestamp
+	case source.TimestampTZ:
+		return p.TimestampTz
+	case source.UUID:
+		return p.UUID
+	case source.FloatList:
+		return &iceberg.ListType{ElementID: elementID, Element: p.Float32, ElementRequired: true}
+	}
+	return nil
+}
+
+// vectorType is the type of the vectors that fill a column of the lake's type.
+// An Iceberg long takes Long and Time vectors alike; it is called Long here.
+func vectorType(t iceberg.Type) (vt source.Type, timeOfDay bool, elementID int, err error) {
+	switch t := t.(type) {
+	case iceberg.BooleanType:
+		vt.Kind = source.Bool
+	case iceberg.Int32Type:
+		vt.Kind = source.Int
+	case iceberg.Int64Type:
+		vt.Kind = source.Long
+	case iceberg.Float32Type:
+		vt.Kind = source.Float
+	case iceberg.Float64Type:
+		vt.Kind = source.Double
+	case iceberg.DecimalType:
+		vt = source.Type{Kind: source.Decimal, Precision: t.Precision(), Scale: t.Scale()}
+	case iceberg.StringType:
+		vt.Kind = source.String
+	case iceberg.BinaryType:
+		vt.Kind = source.Binary
+	case iceberg.DateType:
+		vt.Kind = source.Date
+	case iceberg.TimeType:
+		vt.Kind, timeOfDay = source.Time, true
+	case iceberg.TimestampType:
+		vt.Kind = source.Timestamp
+	case iceberg.TimestampTzType:
+		vt.Kind = source.TimestampTZ
+	case iceberg.UUIDType:
+		vt.Kind = source.UUID
+	case *iceberg.ListType:
+		if _, ok := t.Element.(iceberg.Float32Type); ok {
+			return source.Type{Kind: source.FloatList}, false, t.ElementID, nil
+		}
+		return vt, false, 0, fmt.Errorf("no values for %s", t)
+	default:
+		return vt, false, 0, fmt.Errorf("no values for %s", t)
+	}
+	return vt, timeOfDay, 0, nil
+}
