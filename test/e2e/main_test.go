@@ -81,7 +81,7 @@ func judge(t *testing.T) *harness.Judge {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.judge == nil {
-		shared.judge = harness.NewJudge(nil, "duckdb")
+		shared.judge = harness.NewJudge([]string{"LAKESYNC_READERS_HEAP=4g"}, "duckdb")
 	}
 	return shared.judge
 }

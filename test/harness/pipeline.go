@@ -418,3 +418,25 @@ func (p *Pipeline) State(limit time.Duration, states ...string) Status {
 	}
 	return s
 }
+
+// CPU is the user and system time that a process has used so far.
+func CPU(pid int) (time.Duration, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("/proc/%d/stat: %d fields", pid, len(fields))
+	}
+	var user, system int64
+	if _, err := fmt.Sscan(fields[11], &user); err != nil {
+		return 0, err
+	}
+	if _, err := fmt.Sscan(fields[12], &system); err != nil {
+		return 0, err
+	}
+	const tick = 10 * time.Millisecond // USER_HZ is 100 on every Linux
+	return time.Duration(user+system) * tick, nil
+}

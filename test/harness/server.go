@@ -72,13 +72,13 @@ type Server struct {
 // Shared starts the server of a kind on its own port, from an empty data folder.
 // The caller stops it by Wipe. It is for TestMain and programs; others use Start.
 func Shared(ctx context.Context, k Kind, flags ...string) (*Server, error) {
-	return open(ctx, k, k.port(), flags)
+	return open(ctx, k, k.port(), "", flags)
 }
 
 // Start gives the test a server of its own with flags, wiped at its end.
 func Start(t T, k Kind, port int, flags ...string) *Server {
 	t.Helper()
-	s, err := open(t.Context(), k, port, flags)
+	s, err := open(t.Context(), k, port, "", flags)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -86,13 +86,24 @@ func Start(t T, k Kind, port int, flags ...string) *Server {
 	return s
 }
 
-func open(ctx context.Context, k Kind, port int, flags []string) (*Server, error) {
+// Twin starts another, empty server at the address of s, which must be stopped.
+func (s *Server) Twin(t T) *Server {
+	t.Helper()
+	twin, err := open(t.Context(), s.Kind, s.Port, "-twin", s.flags)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(twin.Wipe)
+	return twin
+}
+
+func open(ctx context.Context, k Kind, port int, suffix string, flags []string) (*Server, error) {
 	base := os.Getenv("LAKESYNC_SERVERS")
 	if base == "" {
 		base = filepath.Join(os.TempDir(), "lakesync-servers")
 	}
 	s := &Server{Kind: k, Port: port, flags: flags,
-		dir: filepath.Join(base, "run", fmt.Sprintf("harness-%s-%d", k, port))}
+		dir: filepath.Join(base, "run", fmt.Sprintf("harness-%s-%d%s", k, port, suffix))}
 	// A run that was killed may have left its server there.
 	if _, err := s.script(ctx, "wipe"); err != nil {
 		return nil, err
