@@ -9,4 +9,8 @@ type TableState struct {
 	// Checkpoint is the number of the newest record that has a delta of the
 	// table, 0 for none. Its mark must be in the table.
 	Checkpoint int64 `json:"checkpoint,omitempty"`
+	// Upsert: nothing proves any more that an inserted key is new, so inserts
+	// delete their keys from now on (a truncation was not applied, a position
+	// was set by hand).
+	Upsert bool `json:"upsert,omitempty"`
 }
