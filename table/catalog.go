@@ -161,12 +161,29 @@ func (t *Table) reload(ctx context.Context) error {
 			st = have // keeps what is known of its manifests
 		}
 	}
-	if loc := strings.TrimRight(st.meta.Location(), "/"); loc != t.location {
+	if loc := st.meta.Location(); !samePlace(loc, t.location) {
 		return fmt.Errorf("load table %s: %w: its metadata says that it lies in %s, but it was found in %s: it was copied or moved", t.name, ErrUnfit, loc, t.location)
 	}
 	t.state.Store(st)
 	t.hint, t.hintVersion, t.stale = hint, hintVersion, false
 	return nil
+}
+
+// samePlace compares locations as different engines write them: file:/a, /a and
+// file:///a, s3a and s3.
+func samePlace(a, b string) bool { return plainLocation(a) == plainLocation(b) }
+
+func plainLocation(l string) string {
+	l = strings.TrimRight(l, "/")
+	for _, scheme := range []string{"s3a://", "s3n://"} {
+		if rest, ok := strings.CutPrefix(l, scheme); ok {
+			return "s3://" + rest
+		}
+	}
+	if rest, ok := strings.CutPrefix(l, "file:"); ok {
+		return "/" + strings.TrimLeft(rest, "/")
+	}
+	return l
 }
 
 func bytesEqual(a, b icetable.Metadata) bool {

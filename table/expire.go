@@ -19,7 +19,11 @@ func (p *producer) expire() ([]icetable.Snapshot, error) {
 	if strings.EqualFold(p.base.Properties()[icetable.GCEnabledKey], "false") {
 		return nil, nil
 	}
-	old := p.t.expirable(p.base)
+	coming := 0
+	if head := p.base.CurrentSnapshot(); p.head != nil && (head == nil || head.SnapshotID != p.head.SnapshotID) {
+		coming = 1
+	}
+	old := p.t.expirable(p.base, coming)
 	if len(old) == 0 || len(old) < p.t.expiryBatch() {
 		return nil, nil
 	}
@@ -44,13 +48,13 @@ func (t *Table) expiryBatch() int {
 
 // expirable lists the snapshots that the configuration lets go: of main's
 // history, from the old end; only ours; never one that a mark names or that
-// another branch or a tag needs. The head before the commit is the newest that
-// is looked at, so it always stays.
+// another branch or a tag needs. coming is how many whole snapshots the commit
+// adds to those of meta.
 //
 // A snapshot counts as being of use until the next one came: time travel to any
 // moment in the window finds its snapshot. A partial snapshot stays as long as
 // the one that completes it.
-func (t *Table) expirable(meta icetable.Metadata) []icetable.Snapshot {
+func (t *Table) expirable(meta icetable.Metadata, coming int) []icetable.Snapshot {
 	rules := t.cat.snapshots
 	if rules.Min <= 0 && rules.Max <= 0 && rules.Keep <= 0 {
 		return nil
@@ -77,8 +81,7 @@ func (t *Table) expirable(meta icetable.Metadata) []icetable.Snapshot {
 	}
 	now := t.cat.now()
 	var old []icetable.Snapshot
-	// This commit adds one whole snapshot before all of these.
-	kept, until := 1, now
+	kept, until := coming, now
 	gone := false
 	for s := meta.CurrentSnapshot(); s != nil; s = parentOf(meta, s) {
 		if whole := s.Summary == nil || s.Summary.Properties[keyPartial] != "true"; whole {

@@ -35,6 +35,15 @@ func Open(ctx context.Context, uri string, storage config.Storage, opts Options)
 			return nil, fmt.Errorf("open store: %w", err)
 		}
 		return newLocal(opts), nil
+	case "s3":
+		if _, _, err := bucketKey(strings.TrimRight(uri, "/")); err != nil {
+			return nil, fmt.Errorf("open store: %w", err)
+		}
+		store, err := newS3(ctx, storage.S3, opts)
+		if err != nil {
+			return nil, fmt.Errorf("open store %s: %w", uri, err)
+		}
+		return store, nil
 	case "hdfs":
 		return nil, fmt.Errorf("open store %q: hdfs is not in this version: use file:// or s3://", uri)
 	default:
