@@ -44,6 +44,8 @@ type column struct {
 	packed int64 // bytes of pages
 	plain  int64 // the same before compression
 	chunk  bounds
+	// giveUp: the next value does not belong into the dictionary.
+	giveUp bool
 	// noIndex: a page has values but no bounds, so that the chunk can have
 	// neither bounds nor a column index.
 	noIndex bool
@@ -141,11 +143,7 @@ func (c *column) append(e *encoder, v *source.Vector, rows []uint32, from, to in
 		}
 		from += n
 		c.rows += n
-		if c.rows >= c.pageRows || len(c.raw) >= c.pageBytes {
-			if err := c.cut(e); err != nil {
-				return err
-			}
-		} else if c.mode == chunkDictionary && c.dict.full() {
+		if c.rows >= c.pageRows || len(c.raw) >= c.pageBytes || c.giveUp || c.mode == chunkDictionary && c.dict.full() {
 			if err := c.cut(e); err != nil {
 				return err
 			}
@@ -265,13 +263,11 @@ func (c *column) gatherBytes(v *source.Vector, rows []uint32, from, to int) (int
 			r = int(rows[i])
 		}
 		ok := v.Valid[r]
-		if c.maxDef > 0 {
-			c.levels = append(c.levels, ok)
-		}
 		if ok == 0 {
 			if c.maxDef == 0 {
 				return 0, c.errNull()
 			}
+			c.levels = append(c.levels, ok)
 			c.nulls++
 			continue
 		}
@@ -280,6 +276,13 @@ func (c *column) gatherBytes(v *source.Vector, rows []uint32, from, to int) (int
 			start = v.Ends[r-1]
 		}
 		b := v.Bytes[start:v.Ends[r]]
+		if dict && len(b) > dictionaryValue {
+			c.giveUp = true
+			return i - from, nil
+		}
+		if c.maxDef > 0 {
+			c.levels = append(c.levels, ok)
+		}
 		if bounded {
 			c.bounds.addBytes(b, c.keepBytes)
 		}
@@ -341,6 +344,9 @@ func (c *column) gatherLists(v *source.Vector, rows []uint32, from, to int) (int
 
 // cut ends the open page.
 func (c *column) cut(e *encoder) error {
+	if c.giveUp {
+		defer func() { c.giveUp, c.mode = false, chunkPlain }()
+	}
 	if c.rows == 0 {
 		return nil
 	}
@@ -354,7 +360,7 @@ func (c *column) cut(e *encoder) error {
 			if c.dict == nil {
 				c.dict = newDictionary(c.width)
 			}
-			if c.dict.probe(c.raw, int(values-c.nulls)) {
+			if c.dict.probe(c.raw) {
 				c.mode = chunkDictionary
 				c.codes = c.dict.encode(c.codes[:0], c.raw)
 				c.raw = c.raw[:0]

@@ -14,6 +14,8 @@ const (
 	// probeValues is how many values of the first page decide whether a column
 	// chunk gets a dictionary.
 	probeValues = 8192
+	// dictionaryValue is the largest value that goes into a dictionary.
+	dictionaryValue = dictionaryBytes / 16
 )
 
 // dictionary numbers the distinct values of one column chunk. Values are bytes
@@ -103,7 +105,8 @@ func (d *dictionary) grow() {
 	}
 }
 
-// encode appends the codes of the values in a PLAIN page to dst.
+// encode appends the codes of the values in a PLAIN page to dst. It does not stop
+// when the dictionary is full; a page bounds how far that goes.
 func (d *dictionary) encode(dst []int32, plain []byte) []int32 {
 	if d.width > 0 {
 		for w := d.width; len(plain) > 0; plain = plain[w:] {
@@ -122,7 +125,7 @@ func (d *dictionary) encode(dst []int32, plain []byte) []int32 {
 // probe decides from the values of a PLAIN page whether a dictionary is worth
 // it: repeated often, and not so few that its own page costs more. The
 // dictionary is empty afterwards.
-func (d *dictionary) probe(plain []byte, values int) bool {
+func (d *dictionary) probe(plain []byte) bool {
 	d.reset()
 	defer d.reset()
 	seen, size := 0, 0
@@ -131,14 +134,17 @@ func (d *dictionary) probe(plain []byte, values int) bool {
 		if n == 0 {
 			n, at = 4+int(binary.LittleEndian.Uint32(plain)), 4
 		}
+		if n > dictionaryValue {
+			return false
+		}
 		d.code(plain[at:n:n])
 		plain = plain[n:]
 		size += n
-		if seen++; seen&1023 == 0 && (2*d.len() > seen || d.full()) {
+		if seen++; d.full() || seen&1023 == 0 && 2*d.len() > seen {
 			return false
 		}
 	}
-	if seen == 0 || 3*d.len() > seen || d.full() {
+	if seen == 0 || 3*d.len() > seen {
 		return false
 	}
 	coded := len(d.raw) + seen*bits.Len(uint(d.len()-1))/8

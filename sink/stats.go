@@ -231,7 +231,7 @@ func (c *fileColumn) parquetBounds(b *bounds) (lo, hi []byte, ok bool) {
 	if hi, ok = raise(b.bhi, limit, c.Type.Kind == source.String); !ok {
 		return nil, nil, false
 	}
-	return bytes.Clone(lo), hi, true
+	return clone(lo), hi, true
 }
 
 // manifestBounds encodes b as Iceberg's single values. Either may be nil.
@@ -249,17 +249,15 @@ func (c *fileColumn) manifestBounds(b *bounds) (lo, hi []byte) {
 	case source.StoreBytes:
 		n := c.Metrics.codePoints()
 		if n == 0 || c.Type.Kind == source.UUID {
-			return bytes.Clone(b.blo), bytes.Clone(b.bhi)
+			return clone(b.blo), clone(b.bhi)
 		}
 		if c.Type.Kind == source.String {
 			lo = firstCodePoints(b.blo, n)
-			if hi = firstCodePoints(b.bhi, n); len(hi) < len(b.bhi) {
-				hi, _ = raise(b.bhi, len(hi), true)
-			}
-			return bytes.Clone(lo), bytes.Clone(hi)
+			hi, _ = raise(b.bhi, len(firstCodePoints(b.bhi, n)), true)
+			return clone(lo), hi
 		}
 		hi, _ = raise(b.bhi, n, false)
-		return bytes.Clone(cutBytes(b.blo, n, false)), hi
+		return clone(cutBytes(b.blo, n, false)), hi
 	}
 	lo, hi, _ = c.parquetBounds(b)
 	return lo, hi
@@ -304,12 +302,12 @@ func cutBytes(b []byte, limit int, text bool) []byte {
 func raise(b []byte, limit int, text bool) ([]byte, bool) {
 	c := cutBytes(b, limit, text)
 	if len(c) == len(b) {
-		return bytes.Clone(b), true
+		return clone(b), true
 	}
 	if !text {
 		for i := len(c) - 1; i >= 0; i-- {
 			if c[i] != 0xff {
-				r := bytes.Clone(c[:i+1])
+				r := clone(c[:i+1])
 				r[i]++
 				return r, true
 			}
@@ -327,10 +325,13 @@ func raise(b []byte, limit int, text bool) ([]byte, bool) {
 		default:
 			r++
 		}
-		return utf8.AppendRune(bytes.Clone(c), r), true
+		return utf8.AppendRune(clone(c), r), true
 	}
 	return nil, false
 }
+
+// clone copies b into memory of its own, never nil.
+func clone(b []byte) []byte { return append(make([]byte, 0, len(b)), b...) }
 
 func le32(x uint32) []byte { return binary.LittleEndian.AppendUint32(nil, x) }
 func le64(x uint64) []byte { return binary.LittleEndian.AppendUint64(nil, x) }
