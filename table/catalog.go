@@ -255,7 +255,7 @@ func (c *Catalog) Create(ctx context.Context, name string, def Definition) (*Tab
 	// Not by v1 alone: an old table's v1 is gone.
 	t, err := c.Load(ctx, name)
 	if errors.Is(err, ErrNotFound) {
-		err = swap(ctx, c.fs, location, 1, data)
+		err = swap(ctx, c.fs, location, 1, data, 0)
 		if err == nil {
 			t = &Table{cat: c, name: name, location: location, log: c.log.With("table", name), checked: true}
 			t.state.Store(&state{version: 1, size: int64(len(data)), meta: meta, listed: true})

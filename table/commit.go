@@ -93,8 +93,11 @@ func (t *Table) commit(ctx context.Context, d Delta, m Mark) (res Result, err er
 			}
 			return t.result(st, m.Pipeline, Result{Skipped: true}), err
 		}
-		if err := t.untouched(ctx, st); err != nil {
+		if same, err := t.untouched(ctx, st); err != nil {
 			return Result{}, err
+		} else if !same {
+			t.stale = true
+			continue
 		}
 		if err := t.inPlace(ctx, d); err != nil {
 			return Result{}, err
@@ -105,7 +108,7 @@ func (t *Table) commit(ctx context.Context, d Delta, m Mark) (res Result, err er
 			return Result{}, err
 		}
 		t.stale = true // until its outcome is known
-		err = swap(ctx, t.fs(), t.location, p.next.version, p.data)
+		err = swap(ctx, t.fs(), t.location, p.next.version, p.data, p.snapshot)
 		switch {
 		case err == nil:
 			return t.accept(ctx, p, m)
@@ -162,20 +165,21 @@ func (t *Table) done(st *state, d Delta, m Mark) (bool, error) {
 	return have.Checkpoint >= m.Checkpoint, nil
 }
 
-// untouched looks whether the newest metadata is still the file that we know.
-// Writers of other engines rename over it.
-func (t *Table) untouched(ctx context.Context, st *state) error {
+// untouched looks whether the metadata that we know is still the file that we
+// know: writers of other engines rename over it. False: it is gone, as after a
+// long sleep.
+func (t *Table) untouched(ctx context.Context, st *state) (bool, error) {
 	path := metadataPath(t.location, st.version)
 	info, err := t.fs().Stat(ctx, path)
 	switch {
 	case errors.Is(err, fileio.ErrNotExist):
-		return fmt.Errorf("%w: %s was removed", ErrForeign, path)
+		return false, nil
 	case err != nil:
-		return fmt.Errorf("look at the metadata: %w", err)
+		return false, fmt.Errorf("look at the metadata: %w", err)
 	case info.Size != st.size:
-		return fmt.Errorf("%w: %s was overwritten while the pipeline ran: another engine commits to this table, which its catalog cannot make safe", ErrForeign, path)
+		return false, fmt.Errorf("%w: %s was overwritten while the pipeline ran: another engine commits to this table, which its catalog cannot make safe", ErrForeign, path)
 	}
-	return nil
+	return true, nil
 }
 
 // onlyUs refuses metadata that another engine wrote while we were running.
@@ -241,12 +245,13 @@ func parallel[T any](ctx context.Context, items []T, fn func(context.Context, T)
 
 // proposal is a metadata commit that is ready to be tried.
 type proposal struct {
-	t       *Table
-	next    *state
-	data    []byte   // of the metadata file
-	written []string // files that only this proposal refers to
-	expired []icetable.Snapshot
-	before  icetable.Metadata
+	t        *Table
+	next     *state
+	data     []byte   // of the metadata file
+	snapshot int64    // the last one that it adds; 0: none
+	written  []string // files that only this proposal refers to
+	expired  []icetable.Snapshot
+	before   icetable.Metadata
 }
 
 // discard removes what was written for a proposal that was proven rejected or

@@ -153,8 +153,9 @@ func readNewest(ctx context.Context, fs fileio.FS, location string) (st *state, 
 
 // swap makes next the table's metadata after version-1, or fails. errTaken
 // proves that next is not, and never will be, part of the table.
-// fileio.ErrUnknown leaves it open.
-func swap(ctx context.Context, fs fileio.FS, location string, version int, next []byte) error {
+// fileio.ErrUnknown leaves it open. snapshot is the last one that next adds, 0
+// if it adds none.
+func swap(ctx context.Context, fs fileio.FS, location string, version int, next []byte, snapshot int64) error {
 	path := metadataPath(location, version)
 	err := fs.CreateExclusive(ctx, path, next)
 	for range 3 {
@@ -193,7 +194,7 @@ func swap(ctx context.Context, fs fileio.FS, location string, version int, next 
 	if err != nil {
 		return fmt.Errorf("%w: %w", fileio.ErrUnknown, err)
 	}
-	ours, err := descends(st.meta, path, next)
+	ours, err := descends(st.meta, path, next, snapshot)
 	if err != nil {
 		return err
 	}
@@ -206,8 +207,12 @@ func swap(ctx context.Context, fs fileio.FS, location string, version int, next 
 	return errTaken
 }
 
-// descends reports whether meta was made from the metadata file (path, data).
-func descends(meta icetable.Metadata, path string, data []byte) (bool, error) {
+// descends reports whether meta was made from the metadata file (path, data),
+// which added the snapshot (0: none).
+func descends(meta icetable.Metadata, path string, data []byte, snapshot int64) (bool, error) {
+	if snapshot != 0 {
+		return meta.SnapshotByID(snapshot) != nil, nil
+	}
 	ours, err := icetable.ParseMetadataBytes(data)
 	if err != nil {
 		return false, fmt.Errorf("parse own metadata: %w", err)
@@ -216,9 +221,6 @@ func descends(meta icetable.Metadata, path string, data []byte) (bool, error) {
 		if entry.MetadataFile == path && entry.TimestampMs == ours.LastUpdatedMillis() {
 			return true, nil
 		}
-	}
-	if head := ours.CurrentSnapshot(); head != nil && head.SequenceNumber == ours.LastSequenceNumber() {
-		return meta.SnapshotByID(head.SnapshotID) != nil, nil
 	}
 	return false, nil
 }

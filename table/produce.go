@@ -96,6 +96,9 @@ func (p *producer) build(st *state, result *proposal) error {
 		return err
 	}
 	result.data = data
+	if p.seq > p.base.LastSequenceNumber()+1 {
+		result.snapshot = p.head.SnapshotID
+	}
 	result.next = &state{version: st.version + 1, size: int64(len(data)), meta: meta, manifests: p.live, listed: listed}
 	return p.flush()
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,6 +15,9 @@ import (
 type Options struct {
 	Log        *slog.Logger          // default: nothing is logged
 	Registerer prometheus.Registerer // default: no metrics
+	// RetryWait is before the second try of a request to an object store; it
+	// grows fourfold from try to try. Default 100ms.
+	RetryWait time.Duration
 	// Requests, if set, counts what is asked of the store, for tests.
 	Requests *Requests
 }
@@ -24,6 +28,9 @@ type Options struct {
 func Open(ctx context.Context, uri string, storage config.Storage, opts Options) (FS, error) {
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.RetryWait <= 0 {
+		opts.RetryWait = 100 * time.Millisecond
 	}
 	scheme, _, ok := strings.Cut(uri, ":")
 	if !ok {

@@ -24,11 +24,10 @@ import (
 )
 
 const (
-	tries     = 4                      // of a request, before the caller is told to wait
-	firstWait = 100 * time.Millisecond // between tries, times four each
-	baseTime  = 30 * time.Second       // for one try of a request without a body
-	slowest   = 64 << 10               // bytes per second that a body may take
-	idleTime  = 30 * time.Second       // a body that does not move for so long is given up
+	tries    = 4                // of a request, before the caller is told to wait
+	baseTime = 30 * time.Second // for one try of a request without a body
+	slowest  = 64 << 10         // bytes per second that a body may take
+	idleTime = 30 * time.Second // a body that does not move for so long is given up
 	// tokenKey is object metadata that tells an own write whose reply was lost
 	// from somebody else's.
 	tokenKey = "lakesyncd-token"
@@ -49,6 +48,7 @@ type s3Store struct {
 	observer
 	client *s3.Client
 	log    *slog.Logger
+	wait   time.Duration // before the second try
 	chunks *chunkList
 	slots  chan struct{} // held by each part on its way
 	known  sync.Map      // buckets that were seen to exist
@@ -77,6 +77,7 @@ func newS3(ctx context.Context, cfg config.S3, opts Options) (*s3Store, error) {
 	s := &s3Store{
 		observer: newObserver("s3", opts),
 		log:      opts.Log,
+		wait:     opts.RetryWait,
 		chunks:   newChunkList(64),
 		slots:    make(chan struct{}, 4),
 	}
@@ -156,7 +157,7 @@ type tried struct {
 // try repeats a request until it succeeds, is refused, or has been tried enough.
 func (s *s3Store) try(ctx context.Context, op string, size int64, request func(context.Context) error) tried {
 	var t tried
-	wait := firstWait
+	wait := s.wait
 	for n := 1; ; n++ {
 		t.err = s.once(ctx, op, size, request)
 		if t.err == nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/lakesyncd/lakesyncd/table/fileio"
@@ -267,7 +268,7 @@ func TestS3(t *testing.T) {
 }
 
 func TestS3IsUnavailableWhenNobodyListens(t *testing.T) {
-	store := openS3(t, config.S3{Endpoint: "http://127.0.0.1:1", PathStyle: true, AccessKey: "a", SecretKey: "b"}, fileio.Options{})
+	store := openS3(t, config.S3{Endpoint: "http://127.0.0.1:1", PathStyle: true, AccessKey: "a", SecretKey: "b"}, fileio.Options{RetryWait: time.Millisecond})
 	err := store.CreateExclusive(t.Context(), "s3://lake/x/y", nil)
 	if !errors.Is(err, fileio.ErrUnavailable) || errors.Is(err, fileio.ErrUnknown) {
 		t.Errorf("got %v, want ErrUnavailable alone: nothing was sent", err)
