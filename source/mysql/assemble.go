@@ -1,0 +1,722 @@
+package mysql
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/replication"
+
+	"github.com/lakesyncd/lakesyncd/source"
+)
+
+// assembler makes source events of the log's events. It knows where
+// transactions begin and end, and only their ends have a position: whatever
+// happens in between, a restart begins at a whole transaction.
+//
+// It is driven by two calls in turn: feed takes one event of the log, next hands
+// out what follows from it until there is nothing left.
+type assembler struct {
+	flavor Flavor
+	hist   *history
+	state  *state
+	xa     *xaStore
+	limit  int // bytes in a batch
+	inner  int64
+
+	// at is the end of the last whole transaction, file and offset where the
+	// log is being read.
+	at     place
+	file   string
+	offset uint64
+	before uint64 // offset of where the event that was read last begins
+	// skipTo leaves out what comes before an offset that the dump command
+	// could not express.
+	skipTo uint64
+
+	group  group
+	resume *resumeGroup
+
+	tables map[uint64]*tableRef
+	// statement counts statements: a table map holds until its statement ends.
+	statement uint64
+	// version counts changes of the history: decoders made before are void.
+	version uint64
+
+	rows   rowsCursor
+	nested eventReader // events inside of an event, or of a parked transaction
+	out    []source.Event
+	batch  source.Batch
+	ev     source.Event
+}
+
+// group is the transaction, or other run of events under one GTID, being read.
+type group struct {
+	open        bool
+	name        source.Position
+	begin       place // where its first event is, by file
+	time        time.Time
+	ordinal     int64 // rows so far
+	emitted     bool  // rows were handed out
+	schema      bool  // a statement changed the history
+	standalone  bool  // one event, no end mark (MariaDB)
+	transaction bool  // BEGIN was seen (MySQL)
+	sid         sid
+	tag         string
+	gno         int64
+	maria       mariaGTID
+	anonymous   bool
+	// park is set in an XA transaction: its rows wait for the decision.
+	park *xaRun
+	xid  string
+	// decided is the XA transaction that this group commits.
+	decided    string
+	savepoints map[string]int64 // rows before each
+}
+
+// resumeGroup is the transaction that a lost connection cut, and how many of
+// its rows were handed out before.
+type resumeGroup struct {
+	name source.Position
+	rows int64
+}
+
+type tableRef struct {
+	tm        *tableMap
+	dec       *rowDecoder // nil: not captured
+	statement uint64
+	version   uint64
+}
+
+// rowsCursor is what is left of a rows event.
+type rowsCursor struct {
+	dec      *rowDecoder
+	op       source.Op
+	present1 []byte
+	present2 []byte
+	data     []byte
+	end      bool // the statement ends with it
+}
+
+// eventReader reads events one after the other; io.EOF ends them.
+type eventReader interface {
+	next() (event, error)
+	// finish is called after the last one.
+	finish(a *assembler) error
+	close()
+}
+
+const eventHeader = 19
+
+// event is one event of the log: what its header says, and the body.
+type event struct {
+	time   uint32
+	typ    replication.EventType
+	server uint32 // which wrote it first
+	size   uint32
+	logPos uint32
+	flags  uint16
+	body   []byte
+}
+
+func parseEvent(b []byte) (event, error) {
+	if len(b) < eventHeader {
+		return event{}, fmt.Errorf("an event of %d bytes has no header", len(b))
+	}
+	e := event{
+		time: binary.LittleEndian.Uint32(b), typ: replication.EventType(b[4]), server: binary.LittleEndian.Uint32(b[5:]), size: binary.LittleEndian.Uint32(b[9:]),
+		logPos: binary.LittleEndian.Uint32(b[13:]), flags: binary.LittleEndian.Uint16(b[17:]), body: b[eventHeader:],
+	}
+	if int(e.size) != len(b) {
+		return event{}, fmt.Errorf("an event of %d bytes says that it has %d", len(b), e.size)
+	}
+	return e, nil
+}
+
+// Event types that the protocol library has no names for.
+const (
+	mariaWriteRowsCompressed2  replication.EventType = 169
+	mariaUpdateRowsCompressed2 replication.EventType = 170
+	mariaDeleteRowsCompressed2 replication.EventType = 171
+)
+
+// here says where the log is read, for messages.
+func (a *assembler) here() string {
+	s := fmt.Sprintf("file:%s:%d", a.file, a.offset)
+	if a.group.open && a.group.name != "" && !strings.HasPrefix(string(a.group.name), "file:") {
+		s += " in " + string(a.group.name)
+	}
+	return s
+}
+
+// stop makes an error of what waiting doesn't mend.
+func (a *assembler) stop(format string, args ...any) error {
+	return fmt.Errorf("%w: at %s: %w", source.ErrCannotServe, a.here(), fmt.Errorf(format, args...))
+}
+
+// located adds the place in the log to an error of a decoder or the history.
+func (a *assembler) located(err error) error {
+	return fmt.Errorf("at %s: %w", a.here(), err)
+}
+
+// feed takes the next event of the log. next must have returned nil before.
+func (a *assembler) feed(b []byte) error {
+	e, err := parseEvent(b)
+	if err != nil {
+		return a.stop("%w", err)
+	}
+	return a.handle(e)
+}
+
+// advance follows the offset. Header positions have 32 bits and are 0 inside of
+// a transaction on newer MariaDB; both are mended by counting.
+func (a *assembler) advance(e event) {
+	a.before = a.offset
+	if e.flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 {
+		return
+	}
+	if e.logPos == 0 {
+		switch e.typ {
+		case replication.FORMAT_DESCRIPTION_EVENT, replication.ROTATE_EVENT, replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
+		default:
+			a.offset += uint64(e.size)
+		}
+		return
+	}
+	next := a.offset&^(1<<32-1) | uint64(e.logPos)
+	if next < a.offset {
+		next += 1 << 32
+	}
+	a.offset = next
+}
+
+func (a *assembler) handle(e event) error {
+	if a.nested == nil {
+		switch e.typ {
+		case replication.ROTATE_EVENT:
+			return a.rotate(e)
+		case replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
+			return nil // the stream looks at them, see isHeartbeat
+		}
+		a.advance(e)
+		if a.skipTo > 0 {
+			if a.offset <= a.skipTo {
+				return nil
+			}
+			a.skipTo = 0
+		}
+	}
+	switch e.typ {
+	case replication.FORMAT_DESCRIPTION_EVENT:
+		return a.format(e)
+	case replication.STOP_EVENT, replication.PREVIOUS_GTIDS_EVENT, replication.IGNORABLE_EVENT, replication.ROWS_QUERY_EVENT,
+		replication.TRANSACTION_CONTEXT_EVENT, replication.VIEW_CHANGE_EVENT,
+		replication.MARIADB_ANNOTATE_ROWS_EVENT, replication.MARIADB_BINLOG_CHECKPOINT_EVENT, replication.MARIADB_GTID_LIST_EVENT,
+		replication.MARIADB_START_ENCRYPTION_EVENT:
+		return nil
+	case replication.INTVAR_EVENT, replication.RAND_EVENT, replication.USER_VAR_EVENT,
+		replication.BEGIN_LOAD_QUERY_EVENT, replication.APPEND_BLOCK_EVENT, replication.DELETE_FILE_EVENT:
+		// They prepare a statement, which decides.
+		return nil
+	case replication.GTID_EVENT, replication.ANONYMOUS_GTID_EVENT, replication.GTID_TAGGED_LOG_EVENT:
+		return a.gtid(e)
+	case replication.MARIADB_GTID_EVENT:
+		return a.mariaGTID(e)
+	case replication.QUERY_EVENT, replication.MARIADB_QUERY_COMPRESSED_EVENT, replication.EXECUTE_LOAD_QUERY_EVENT:
+		return a.query(e)
+	case replication.TABLE_MAP_EVENT:
+		return a.tableMap(e)
+	case replication.WRITE_ROWS_EVENTv1, replication.UPDATE_ROWS_EVENTv1, replication.DELETE_ROWS_EVENTv1,
+		replication.WRITE_ROWS_EVENTv2, replication.UPDATE_ROWS_EVENTv2, replication.DELETE_ROWS_EVENTv2,
+		replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1, replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1, replication.MARIADB_DELETE_ROWS_COMPRESSED_EVENT_V1,
+		mariaWriteRowsCompressed2, mariaUpdateRowsCompressed2, mariaDeleteRowsCompressed2:
+		return a.rowsEvent(e)
+	case replication.XID_EVENT:
+		if !a.group.open {
+			return a.stop("a transaction ends that has not begun")
+		}
+		return a.commit()
+	case replication.XA_PREPARE_LOG_EVENT:
+		return a.xaPrepare(e)
+	case replication.TRANSACTION_PAYLOAD_EVENT:
+		return a.payload(e)
+	case replication.PARTIAL_UPDATE_ROWS_EVENT:
+		return a.stop("event type 39: JSON columns are logged as differences; run: SET PERSIST binlog_row_value_options='' and set it so in every session that writes")
+	case replication.INCIDENT_EVENT:
+		return a.stop("event type 26: the server says that events were lost; the tables must be copied anew")
+	}
+	if e.flags&replication.LOG_EVENT_IGNORABLE_F != 0 {
+		return nil
+	}
+	return a.stop("event type %d is unknown and may not be ignored", e.typ)
+}
+
+// rotate begins a file. The server also sends one, made up, to say where the
+// dump begins.
+func (a *assembler) rotate(e event) error {
+	if len(e.body) < 8 {
+		return a.stop("a rotate event of %d bytes", len(e.body))
+	}
+	if a.group.open && e.flags&replication.LOG_EVENT_ARTIFICIAL_F == 0 && e.time != 0 {
+		return a.stop("the file ends inside of a transaction")
+	}
+	name := string(bytes.TrimRight(e.body[8:], "\x00"))
+	off := binary.LittleEndian.Uint64(e.body)
+	if name == a.file && off < a.offset {
+		// Repeated behind the format event of the file being read.
+		return nil
+	}
+	a.file, a.offset = name, off
+	if a.at.isFile() && !a.group.open {
+		// A start beyond 32 bits is not where the server believes it is.
+		if a.at.file == name && a.at.offset > off {
+			a.skipTo = a.at.offset
+		}
+	}
+	a.state.rotated = true
+	return nil
+}
+
+// Lengths of the fixed part of the events that we read, as every server since
+// MySQL 5.6 and MariaDB 10.0 writes them.
+var postHeaders = []struct {
+	typ  replication.EventType
+	want byte
+}{
+	{replication.QUERY_EVENT, 13}, {replication.ROTATE_EVENT, 8}, {replication.TABLE_MAP_EVENT, 8},
+	{replication.WRITE_ROWS_EVENTv1, 8}, {replication.UPDATE_ROWS_EVENTv1, 8}, {replication.DELETE_ROWS_EVENTv1, 8},
+	{replication.WRITE_ROWS_EVENTv2, 10}, {replication.UPDATE_ROWS_EVENTv2, 10}, {replication.DELETE_ROWS_EVENTv2, 10},
+}
+
+func (a *assembler) format(e event) error {
+	if len(e.body) < 57 {
+		return a.stop("a format event of %d bytes", len(e.body))
+	}
+	f := &replication.FormatDescriptionEvent{}
+	if err := f.Decode(e.body); err != nil {
+		return a.stop("%w", err)
+	}
+	if f.Version != 4 {
+		return a.stop("log format %d is unknown", f.Version)
+	}
+	if f.ChecksumAlgorithm == replication.BINLOG_CHECKSUM_ALG_CRC32 {
+		return a.stop("the server sends checksums although it was asked not to")
+	}
+	for _, p := range postHeaders {
+		if i := int(p.typ) - 1; i < len(f.EventTypeHeaderLengths) && f.EventTypeHeaderLengths[i] != p.want {
+			return a.stop("events of type %s have a fixed part of %d bytes, not %d: written by %s", p.typ, f.EventTypeHeaderLengths[i], p.want, f.ServerVersion)
+		}
+	}
+	if a.group.open && e.flags&replication.LOG_EVENT_ARTIFICIAL_F == 0 && e.logPos != 0 {
+		return a.stop("the file before %s ends inside of a transaction: the server died while it wrote it", a.file)
+	}
+	return nil
+}
+
+// begin opens a group. time is when it was committed.
+func (a *assembler) begin(g group) error {
+	if a.group.open {
+		return a.stop("a transaction begins inside of another one")
+	}
+	g.open = true
+	a.group = g
+	if g.name == "" {
+		a.group.name = g.begin.position()
+	}
+	if r := a.resume; r != nil && r.name != a.group.name {
+		return fmt.Errorf("%w: the connection was lost inside of %s and the log goes on with %s", source.ErrRestart, r.name, a.group.name)
+	}
+	return nil
+}
+
+// eventBegin is where the event that was just read begins.
+func (a *assembler) eventBegin() place { return place{file: a.file, offset: a.before} }
+
+func (a *assembler) gtid(e event) error {
+	var g replication.GTIDEvent
+	if e.typ == replication.GTID_TAGGED_LOG_EVENT {
+		var t replication.GtidTaggedLogEvent
+		if err := t.Decode(e.body); err != nil {
+			return a.stop("read a tagged GTID: %w", err)
+		}
+		g = t.GTIDEvent
+	} else {
+		if len(e.body) < 25 {
+			return a.stop("a GTID event of %d bytes", len(e.body))
+		}
+		if err := g.Decode(e.body); err != nil {
+			return a.stop("read a GTID: %w", err)
+		}
+	}
+	n := group{begin: a.eventBegin(), time: time.Unix(int64(e.time), 0).UTC()}
+	if g.ImmediateCommitTimestamp != 0 {
+		n.time = time.UnixMicro(int64(g.ImmediateCommitTimestamp)).UTC()
+	}
+	n.anonymous = e.typ == replication.ANONYMOUS_GTID_EVENT
+	if !n.anonymous {
+		copy(n.sid[:], g.SID)
+		n.tag, n.gno = g.Tag.String(), g.GNO
+		b := n.sid.append([]byte("gtid:"))
+		if n.tag != "" {
+			b = append(append(b, ':'), n.tag...)
+		}
+		n.name = source.Position(strconv.AppendInt(append(b, ':'), n.gno, 10))
+	}
+	if !a.at.isFile() {
+		if n.anonymous {
+			return a.stop("a transaction without a GTID was logged and the position is a set of GTIDs; gtid_mode must stay ON")
+		}
+		if a.at.set.has(n.sid, n.tag, n.gno) {
+			return a.stop("%s was sent again although the position holds it", n.name)
+		}
+	}
+	return a.begin(n)
+}
+
+// Flags of MariaDB's GTID event that the protocol library has no names for.
+const (
+	mariaPreparedXA  = 64
+	mariaCompletedXA = 128
+)
+
+func (a *assembler) mariaGTID(e event) error {
+	if len(e.body) < 13 {
+		return a.stop("a GTID event of %d bytes", len(e.body))
+	}
+	flags := e.body[12]
+	n := group{begin: a.eventBegin(), time: time.Unix(int64(e.time), 0).UTC(), standalone: flags&replication.BINLOG_MARIADB_FL_STANDALONE != 0}
+	n.maria.seq = binary.LittleEndian.Uint64(e.body)
+	n.maria.domain = binary.LittleEndian.Uint32(e.body[8:])
+	n.maria.server = e.server
+	n.name = source.Position(n.maria.append([]byte("gtid:")))
+	if flags&(mariaPreparedXA|mariaCompletedXA) != 0 {
+		rest := e.body[13:]
+		if flags&replication.BINLOG_MARIADB_FL_GROUP_COMMIT_ID != 0 {
+			if len(rest) < 8 {
+				return a.stop("a GTID event of %d bytes", len(e.body))
+			}
+			rest = rest[8:]
+		}
+		xid, err := binaryXID(rest)
+		if err != nil {
+			return a.stop("read a GTID of an XA transaction: %w", err)
+		}
+		n.xid = xid
+		if flags&mariaPreparedXA != 0 {
+			n.park = a.xa.begin(xid)
+		}
+	}
+	return a.begin(n)
+}
+
+// tableMap prepares for the rows events of a statement.
+func (a *assembler) tableMap(e event) error {
+	if !a.group.open {
+		return a.stop("rows outside of a transaction")
+	}
+	if len(e.body) < 8 {
+		return a.stop("a table map of %d bytes", len(e.body))
+	}
+	id := tableID(e.body)
+	if t := a.tables[id]; t != nil && t.version == a.version && t.tm.same(e.body) {
+		t.statement = a.statement
+		if a.group.park != nil && t.dec != nil {
+			return a.parkEvent(e)
+		}
+		return nil
+	}
+	tm, err := parseTableMap(e.body)
+	if err != nil {
+		return a.located(err)
+	}
+	dec, err := a.hist.decoderFor(tm)
+	if err != nil {
+		return a.located(err)
+	}
+	if len(a.tables) > 4096 {
+		clear(a.tables)
+	}
+	a.tables[id] = &tableRef{tm: tm, dec: dec, statement: a.statement, version: a.version}
+	if a.group.park != nil && dec != nil {
+		return a.parkEvent(e)
+	}
+	return nil
+}
+
+func (a *assembler) parkEvent(e event) error {
+	if err := a.group.park.add(e); err != nil {
+		return a.located(err)
+	}
+	return nil
+}
+
+func tableID(b []byte) uint64 {
+	return uint64(binary.LittleEndian.Uint32(b)) | uint64(binary.LittleEndian.Uint16(b[4:]))<<32
+}
+
+// dummyTable is the table id of a rows event that only ends a statement.
+const dummyTable = 0x00ffffff
+
+func (a *assembler) rowsEvent(e event) error {
+	if !a.group.open {
+		return a.stop("rows outside of a transaction")
+	}
+	b := e.body
+	if len(b) < 8 {
+		return a.stop("a rows event of %d bytes", len(b))
+	}
+	id, flags := tableID(b), binary.LittleEndian.Uint16(b[6:])
+	b = b[8:]
+	end := flags&replication.STMT_END_F != 0
+	t := a.tables[id]
+	if t == nil || t.statement != a.statement {
+		if id == dummyTable {
+			a.endStatement(end)
+			return nil
+		}
+		return a.stop("rows of table number %d, which no table map announced", id)
+	}
+	if t.dec == nil {
+		a.endStatement(end)
+		return nil
+	}
+	if a.group.park != nil {
+		if err := a.parkEvent(e); err != nil {
+			return err
+		}
+		a.endStatement(end)
+		return nil
+	}
+	op, v2, compressed := rowsKind(e.typ)
+	if v2 {
+		if len(b) < 2 || int(binary.LittleEndian.Uint16(b)) < 2 || int(binary.LittleEndian.Uint16(b)) > len(b) {
+			return a.stop("a rows event is cut short")
+		}
+		b = b[binary.LittleEndian.Uint16(b):]
+	}
+	n, b, err := lenenc(b)
+	if err != nil {
+		return a.stop("a rows event: %w", err)
+	}
+	bitmap := int(n+7) / 8
+	c := rowsCursor{dec: t.dec, op: op, end: end}
+	take := func() []byte {
+		if bitmap > len(b) {
+			err = errors.New("a rows event is cut short")
+			return nil
+		}
+		x := b[:bitmap]
+		b = b[bitmap:]
+		return x
+	}
+	c.present1 = take()
+	if op == source.Update {
+		c.present2 = take()
+	}
+	if err != nil {
+		return a.stop("%w", err)
+	}
+	if compressed {
+		if b, err = mariaInflate(b, a.inner); err != nil {
+			return a.stop("a compressed rows event: %w", err)
+		}
+	}
+	c.data = b
+	a.rows = c
+	return nil
+}
+
+func (a *assembler) endStatement(end bool) {
+	if end {
+		a.statement++
+	}
+}
+
+func rowsKind(t replication.EventType) (op source.Op, v2, compressed bool) {
+	switch t {
+	case replication.WRITE_ROWS_EVENTv1:
+		return source.Insert, false, false
+	case replication.UPDATE_ROWS_EVENTv1:
+		return source.Update, false, false
+	case replication.DELETE_ROWS_EVENTv1:
+		return source.Delete, false, false
+	case replication.WRITE_ROWS_EVENTv2:
+		return source.Insert, true, false
+	case replication.UPDATE_ROWS_EVENTv2:
+		return source.Update, true, false
+	case replication.DELETE_ROWS_EVENTv2:
+		return source.Delete, true, false
+	case replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
+		return source.Insert, false, true
+	case replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1:
+		return source.Update, false, true
+	case replication.MARIADB_DELETE_ROWS_COMPRESSED_EVENT_V1:
+		return source.Delete, false, true
+	case mariaWriteRowsCompressed2:
+		return source.Insert, true, true
+	case mariaUpdateRowsCompressed2:
+		return source.Update, true, true
+	}
+	return source.Delete, true, true
+}
+
+// lenenc reads a length-encoded integer.
+func lenenc(b []byte) (uint64, []byte, error) {
+	if len(b) == 0 {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	n := map[byte]int{0xfc: 2, 0xfd: 3, 0xfe: 8}[b[0]]
+	if n == 0 {
+		return uint64(b[0]), b[1:], nil
+	}
+	if len(b) < 1+n {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	var x [8]byte
+	copy(x[:], b[1:1+n])
+	return binary.LittleEndian.Uint64(x[:]), b[1+n:], nil
+}
+
+// next is the next thing to hand out; nil, nil asks for feed. It is valid until
+// the call after.
+func (a *assembler) next() (*source.Event, error) {
+	for {
+		if len(a.out) > 0 {
+			a.ev = a.out[0]
+			a.out = a.out[1:]
+			return &a.ev, nil
+		}
+		if a.rows.dec != nil {
+			ev, err := a.decodeRows()
+			if ev != nil || err != nil {
+				return ev, err
+			}
+			continue
+		}
+		if a.nested == nil {
+			return nil, nil
+		}
+		e, err := a.nested.next()
+		if err == io.EOF {
+			n := a.nested
+			a.nested = nil
+			n.close()
+			err = n.finish(a)
+		} else if err == nil {
+			err = a.handle(e)
+		} else {
+			err = a.stop("%w", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// decodeRows makes one batch of what is left of a rows event; nil if all of it
+// was handed out before the connection was lost.
+func (a *assembler) decodeRows() (*source.Event, error) {
+	c := &a.rows
+	c.dec.reset(&a.batch, c.op)
+	used, n, err := c.dec.decode(c.op, c.present1, c.present2, c.data, &a.batch, a.limit)
+	if err != nil {
+		return nil, a.located(err)
+	}
+	if used == 0 && len(c.data) > 0 {
+		return nil, a.stop("a rows event of %s has %d bytes that make no row", a.batch.Relation.FullName(), len(c.data))
+	}
+	c.data = c.data[used:]
+	if len(c.data) == 0 {
+		a.endStatement(c.end)
+		*c = rowsCursor{}
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	first := a.group.ordinal
+	a.group.ordinal += int64(n)
+	if r := a.resume; r != nil {
+		if first < r.rows {
+			if a.group.ordinal > r.rows {
+				return nil, fmt.Errorf("%w: %s is cut into other rows than before the connection was lost", source.ErrRestart, r.name)
+			}
+			return nil, nil
+		}
+		a.resume = nil
+	}
+	a.group.emitted = true
+	a.batch.Relation = a.state.overlay.of(a.batch.Relation)
+	a.batch.Position, a.batch.Ordinal, a.batch.Time = a.group.name, first, a.group.time
+	a.ev = source.Event{Kind: source.Rows, Batch: &a.batch}
+	return &a.ev, nil
+}
+
+// commit ends the group: everything up to here has been handed out.
+func (a *assembler) commit() error {
+	g := &a.group
+	if r := a.resume; r != nil {
+		if g.ordinal < r.rows {
+			return fmt.Errorf("%w: %s has fewer rows than before the connection was lost", source.ErrRestart, r.name)
+		}
+		a.resume = nil
+	}
+	if a.flavor == FlavorMariaDB && !a.at.isFile() {
+		a.at.domains = a.at.domains.with(g.maria)
+	} else if a.at.isFile() {
+		a.at.file, a.at.offset = a.file, a.offset
+	} else {
+		a.at.set.add(g.sid, g.tag, g.gno)
+	}
+	ev := source.Event{Kind: source.Commit, Position: a.at.position(), Time: g.time}
+	if g.decided != "" {
+		a.xa.decided(g.decided, ev.Position)
+		a.state.dirty = true
+	}
+	a.state.file, a.state.offset = a.file, a.offset
+	if a.state.overlay.reached(place{file: a.file, offset: a.offset}) {
+		a.state.dirty = true
+	}
+	if a.state.dirty || a.state.rotated {
+		b, err := a.state.encode(a)
+		if err != nil {
+			return a.located(err)
+		}
+		ev.State = b
+	}
+	a.out = append(a.out, ev)
+	a.group = group{}
+	return nil
+}
+
+// cut forgets a transaction that the connection was lost in. What was handed out
+// of it is remembered, to be left out when it comes again. It reports whether
+// that is possible.
+func (a *assembler) cut() bool {
+	a.rows = rowsCursor{}
+	if a.nested != nil {
+		a.nested.close()
+		a.nested = nil
+	}
+	a.statement++
+	clear(a.tables)
+	g := a.group
+	a.group = group{}
+	if g.park != nil {
+		g.park.drop()
+	}
+	if !g.open {
+		return true
+	}
+	if g.schema {
+		return false
+	}
+	if g.emitted {
+		a.resume = &resumeGroup{name: g.name, rows: g.ordinal}
+	}
+	return true
+}
