@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/parquet-go/parquet-go/encoding/rle"
 	"github.com/parquet-go/parquet-go/format"
@@ -415,11 +416,13 @@ func (c *column) body(e *encoder) (body []byte, encoding format.Encoding, err er
 	switch {
 	case c.mode == chunkDictionary:
 		encoding = format.RLEDictionary
-		var enc rle.DictionaryEncoding
+		// Codes of a dictionary of one value would need no bit at all; not every
+		// reader can do with that.
+		enc := rle.Encoding{BitWidth: max(1, bits.Len(uint(c.dict.len()-1)))}
 		if e.levels, err = enc.EncodeInt32(e.levels, c.codes); err != nil {
 			return nil, 0, fmt.Errorf("column %s: encode dictionary page: %w", c.Name, err)
 		}
-		body = append(body, e.levels...)
+		body = append(append(body, byte(enc.BitWidth)), e.levels...)
 	case c.store == source.StoreBools:
 		body = appendBits(body, c.raw)
 	case len(body) == 0:

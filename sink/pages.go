@@ -10,7 +10,7 @@ import (
 	"math"
 
 	"github.com/klauspost/compress/gzip"
-	"github.com/klauspost/compress/snappy"
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 	"github.com/parquet-go/parquet-go/encoding/rle"
 	"github.com/parquet-go/parquet-go/format"
@@ -123,10 +123,7 @@ func (e *encoder) compress(c codec, src []byte) ([]byte, error) {
 		}
 		e.packed = z.EncodeAll(src, e.packed[:0])
 	case format.Snappy:
-		if len(src) > math.MaxUint32 {
-			return nil, fmt.Errorf("page of %d bytes is too large for snappy", len(src))
-		}
-		e.packed = snappy.Encode(e.packed[:cap(e.packed)], src)
+		e.packed = s2.EncodeSnappy(e.packed[:cap(e.packed)], src)
 	case format.Gzip:
 		z := e.gzip[c.gzip]
 		b := bytes.NewBuffer(e.packed[:0])
