@@ -196,11 +196,7 @@ func acquireObject(ctx context.Context, fs fileio.FS, path, owner string, opts L
 		return nil, err
 	}
 	h := &holder{fs: fs, path: path, file: mine}
-	h.version, err = h.write(ctx, version)
-	if errors.Is(err, fileio.ErrChanged) {
-		return nil, fmt.Errorf("%w: %w", ErrFenced, err)
-	}
-	if err != nil {
+	if h.version, err = h.write(ctx, version); err != nil {
 		return nil, err
 	}
 	l := &Lease{release: h.release}
@@ -257,48 +253,56 @@ type holder struct {
 	version string
 }
 
-// write replaces a version by our next content.
+// write replaces a version by our next content and gives the version that it
+// has. Whatever the store answers, what is there decides.
 func (h *holder) write(ctx context.Context, version string) (string, error) {
 	h.file.Renewal++
 	data := h.file.bytes()
-	next, err := h.fs.Replace(ctx, h.path, data, version)
-	if errors.Is(err, fileio.ErrChanged) || errors.Is(err, fileio.ErrUnknown) {
+	for range 5 {
+		next, err := h.fs.Replace(ctx, h.path, data, version)
+		changed := errors.Is(err, fileio.ErrChanged)
+		if err == nil || !changed && !errors.Is(err, fileio.ErrUnknown) {
+			return next, err
+		}
 		have, there, rerr := h.fs.Read(ctx, h.path)
-		var other leaseFile
+		if errors.Is(rerr, fileio.ErrNotExist) && changed {
+			version = "" // removed by hand: whoever makes it first has it
+			continue
+		}
+		if errors.Is(rerr, fileio.ErrNotExist) {
+			return "", err // it may still arrive
+		}
+		if rerr != nil {
+			return "", rerr
+		}
+		var found leaseFile
+		_ = json.Unmarshal(have, &found) // what it cannot tell stays empty
 		switch {
-		case rerr == nil && string(have) == string(data):
+		case string(have) == string(data):
 			return there, nil // ours did arrive
-		case rerr == nil && errors.Is(err, fileio.ErrChanged):
-			_ = json.Unmarshal(have, &other) // only to name it
-			if other.Holder == h.file.Holder {
-				// An earlier renewal of ours whose reply was lost.
-				return h.fs.Replace(ctx, h.path, data, there)
-			}
-			return "", fmt.Errorf("lease %s was taken by %s: %w", h.path, other.Owner, ErrFenced)
+		case found.Holder == h.file.Holder:
+			version = there // an earlier one of ours, whose reply was lost
+		case changed || there != version:
+			return "", fmt.Errorf("lease %s was taken by %s: %w", h.path, found.Owner, ErrFenced)
+		default:
+			return "", err // ours did not arrive yet
 		}
 	}
-	return next, err
+	return "", fmt.Errorf("lease %s: %w: it changes faster than we can write it", h.path, fileio.ErrUnavailable)
 }
 
 func (h *holder) renew(ctx context.Context) error {
 	next, err := h.write(ctx, h.version)
-	if errors.Is(err, fileio.ErrChanged) {
-		// It was removed by hand: whoever creates it first has it.
-		if next, err = h.write(ctx, ""); errors.Is(err, fileio.ErrChanged) {
-			return fmt.Errorf("lease %s is gone: %w", h.path, ErrFenced)
-		}
+	if err == nil {
+		h.version = next
 	}
-	if err != nil {
-		return err
-	}
-	h.version = next
-	return nil
+	return err
 }
 
 func (h *holder) release(ctx context.Context) error {
 	h.file.Released = true
 	_, err := h.write(ctx, h.version)
-	if errors.Is(err, ErrFenced) || errors.Is(err, fileio.ErrChanged) {
+	if errors.Is(err, ErrFenced) {
 		return nil // nothing of ours is left to release
 	}
 	return err
