@@ -1,0 +1,614 @@
+package mysql
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/zlib"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+
+	"github.com/lakesyncd/lakesyncd/source"
+)
+
+var (
+	errShort   = errors.New("a rows event ends within a value")
+	errCharset = errors.New("a value is not valid in its character set; correct the row or change the column to VARBINARY or BLOB")
+)
+
+// choose picks the function for a column. typ and meta are of the table map and
+// were found to agree with the definition.
+func (c *columnDecoder) choose(def *columnDef, typ byte, meta uint16, flavor Flavor) error {
+	if def.isText() {
+		set := lookupCharset(def.Charset)
+		if set == nil {
+			return fmt.Errorf("the character set %q is not supported", def.Charset)
+		}
+		c.text = set.Append
+	}
+	c.labels = def.Labels
+	switch def.Base {
+	case "tinyint":
+		c.decode = pick(def.Unsigned, decodeUint8, decodeInt8)
+	case "smallint":
+		c.decode = pick(def.Unsigned, decodeUint16, decodeInt16)
+	case "mediumint":
+		c.decode = pick(def.Unsigned, decodeUint24, decodeInt24)
+	case "int":
+		c.decode = pick(def.Unsigned, decodeUint32, decodeInt32)
+	case "bigint":
+		c.decode = pick(def.Unsigned, decodeUint64, decodeInt64)
+	case "float":
+		c.decode = decodeFloat
+	case "double":
+		c.decode = decodeDouble
+	case "year":
+		c.decode = decodeYear
+	case "decimal":
+		c.digits, c.scale, c.size = def.Len, def.Scale, decimalSize(def.Len, def.Scale)
+		c.layout = decimalLayout(def.Len, def.Scale)
+		switch {
+		case def.Len <= 18:
+			c.decode = decodeDecimalLong
+		case def.Len <= 38:
+			c.decode = decodeDecimalWide
+		default:
+			c.decode = decodeDecimalText
+		}
+	case "bit":
+		c.size = (def.Len + 7) / 8
+		switch {
+		case def.Len == 1:
+			c.decode = decodeBool
+		case def.Len < 64:
+			c.decode = decodeBits
+		default:
+			c.decode = decodeBits64
+		}
+	case "date":
+		c.decode = decodeDate
+	case "time":
+		c.digits, c.size, c.decode = def.Len, 3+(def.Len+1)/2, decodeTime
+	case "datetime":
+		c.digits, c.size, c.decode = def.Len, 5+(def.Len+1)/2, decodeDatetime
+	case "timestamp":
+		c.digits, c.size, c.decode = def.Len, 4+(def.Len+1)/2, decodeTimestamp
+	case "enum":
+		c.size, c.decode = int(meta&0xFF), decodeEnum
+	case "set":
+		c.size, c.decode = int(meta&0xFF), decodeSet
+	case "char":
+		c.size, c.decode, c.inner = charPrefix(meta), decodeString, innerChar
+	case "binary":
+		c.size, c.pad, c.decode, c.inner = charPrefix(meta), def.Len, decodeString, innerBinary
+	case "uuid":
+		c.size, c.pad, c.decode, c.inner = charPrefix(meta), 16, decodeString, innerUUID
+	case "inet4":
+		c.size, c.pad, c.decode, c.inner = charPrefix(meta), 4, decodeString, innerINET4
+	case "inet6":
+		c.size, c.pad, c.decode, c.inner = charPrefix(meta), 16, decodeString, innerINET6
+	case "varchar", "varbinary":
+		c.size, c.decode = 1, decodeString
+		if meta > 255 {
+			c.size = 2
+		}
+		c.inner = innerBytes
+		if def.Base == "varchar" {
+			c.inner = innerText
+		}
+	case "tinytext", "text", "mediumtext", "longtext":
+		c.size, c.decode, c.inner = int(meta), decodeString, innerText
+	case "tinyblob", "blob", "mediumblob", "longblob", "geometry":
+		c.size, c.decode, c.inner = int(meta), decodeString, innerBytes
+	case "json":
+		c.size, c.decode, c.inner = int(meta), decodeString, innerJSON
+	case "vector":
+		c.size, c.decode, c.inner = int(meta), decodeString, innerVector
+		if typ == typeVarchar {
+			if c.size = 1; meta > 255 {
+				c.size = 2
+			}
+		}
+	default:
+		return fmt.Errorf("the type %s is not supported", def.Base)
+	}
+	if def.Compressed {
+		plain := c.inner
+		c.inner = func(c *columnDecoder, b []byte, v *source.Vector) error {
+			b, err := c.inflate(b)
+			if err != nil {
+				return err
+			}
+			return plain(c, b, v)
+		}
+	}
+	return nil
+}
+
+type decodeFunc = func(c *columnDecoder, b []byte, v *source.Vector) (int, error)
+
+func pick(unsigned bool, u, s decodeFunc) decodeFunc {
+	if unsigned {
+		return u
+	}
+	return s
+}
+
+// charPrefix is the bytes of the length of a CHAR or BINARY, by the table map's
+// metadata, which has the upper bits of the length inverted beside the type.
+func charPrefix(meta uint16) int {
+	if charBytes(meta) > 255 {
+		return 2
+	}
+	return 1
+}
+
+func charBytes(meta uint16) int {
+	return int(meta&0xFF) | int((meta>>4)&0x300^0x300)
+}
+
+func decodeInt8(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 1 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(int8(b[0])))
+	return 1, nil
+}
+
+func decodeUint8(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 1 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(b[0]))
+	return 1, nil
+}
+
+func decodeInt16(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 2 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(int16(binary.LittleEndian.Uint16(b))))
+	return 2, nil
+}
+
+func decodeUint16(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 2 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(binary.LittleEndian.Uint16(b)))
+	return 2, nil
+}
+
+func decodeInt24(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 3 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(uint32(b[0])<<8|uint32(b[1])<<16|uint32(b[2])<<24) >> 8)
+	return 3, nil
+}
+
+func decodeUint24(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 3 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16))
+	return 3, nil
+}
+
+func decodeInt32(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 4 {
+		return 0, errShort
+	}
+	v.AppendInt(int32(binary.LittleEndian.Uint32(b)))
+	return 4, nil
+}
+
+func decodeUint32(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 4 {
+		return 0, errShort
+	}
+	v.AppendLong(int64(binary.LittleEndian.Uint32(b)))
+	return 4, nil
+}
+
+func decodeInt64(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 8 {
+		return 0, errShort
+	}
+	v.AppendLong(int64(binary.LittleEndian.Uint64(b)))
+	return 8, nil
+}
+
+func decodeUint64(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 8 {
+		return 0, errShort
+	}
+	v.AppendWide(source.Int128{Lo: binary.LittleEndian.Uint64(b)})
+	return 8, nil
+}
+
+func decodeFloat(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 4 {
+		return 0, errShort
+	}
+	v.AppendFloat(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+	return 4, nil
+}
+
+func decodeDouble(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 8 {
+		return 0, errShort
+	}
+	v.AppendDouble(math.Float64frombits(binary.LittleEndian.Uint64(b)))
+	return 8, nil
+}
+
+func decodeYear(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 1 {
+		return 0, errShort
+	}
+	y := int32(b[0])
+	if y != 0 {
+		y += 1900
+	}
+	v.AppendInt(y)
+	return 1, nil
+}
+
+func decodeDecimalLong(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	return c.size, appendDecimalLong(v, c.layout, b)
+}
+
+func decodeDecimalWide(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	return c.size, appendDecimalWide(v, c.layout, b)
+}
+
+func decodeDecimalText(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	out, err := appendDecimalText(v.Bytes, c.digits, c.scale, b)
+	if err != nil {
+		return 0, err
+	}
+	v.Bytes = out
+	endBytes(v)
+	return c.size, nil
+}
+
+// bigEndian reads the first n bytes, eight at most.
+func bigEndian(b []byte, n int) uint64 {
+	var x uint64
+	for _, c := range b[:n] {
+		x = x<<8 | uint64(c)
+	}
+	return x
+}
+
+func littleEndian(b []byte, n int) uint64 {
+	var x uint64
+	for i := n - 1; i >= 0; i-- {
+		x = x<<8 | uint64(b[i])
+	}
+	return x
+}
+
+func decodeBool(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 1 {
+		return 0, errShort
+	}
+	v.AppendBool(b[0] != 0)
+	return 1, nil
+}
+
+func decodeBits(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	v.AppendLong(int64(bigEndian(b, c.size)))
+	return c.size, nil
+}
+
+func decodeBits64(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	v.AppendWide(source.Int128{Lo: bigEndian(b, c.size)})
+	return c.size, nil
+}
+
+func decodeDate(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < 3 {
+		return 0, errShort
+	}
+	x := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
+	appendDate(v, x>>9, x>>5&15, x&31)
+	return 3, nil
+}
+
+// fraction turns the digits of a fraction, as the log packs them two to a byte,
+// into microseconds.
+func fraction(x int64, digits int) int64 {
+	switch (digits + 1) / 2 {
+	case 1:
+		return x * 10_000
+	case 2:
+		return x * 100
+	}
+	return x
+}
+
+func decodeDatetime(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	x := int64(bigEndian(b, 5)) - 0x80_0000_0000
+	if x < 0 {
+		return 0, fmt.Errorf("a datetime is negative")
+	}
+	micros := fraction(int64(bigEndian(b[5:], c.size-5)), c.digits)
+	date, clock := int(x>>17), int(x&0x1FFFF)
+	month := date >> 5
+	appendMoment(v, month/13, month%13, date&31, clock>>12, clock>>6&63, clock&63, int(micros))
+	return c.size, nil
+}
+
+func decodeTimestamp(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	seconds := int64(bigEndian(b, 4))
+	micros := fraction(int64(bigEndian(b[4:], c.size-4)), c.digits)
+	if seconds == 0 && micros == 0 {
+		v.AppendMisfit("a zero date")
+	} else {
+		v.AppendLong(seconds*microsPerSecond + micros)
+	}
+	return c.size, nil
+}
+
+func decodeTime(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	// Whole and fraction are one number, offset so that it sorts as bytes.
+	bits := 8 * (c.size - 3)
+	x := int64(bigEndian(b, c.size)) - 0x80_0000<<bits
+	negative := x < 0
+	if negative {
+		x = -x
+	}
+	clock, micros := x>>bits, fraction(x&(1<<bits-1), c.digits)
+	us := ((clock>>12)*3600+(clock>>6&63)*60+clock&63)*microsPerSecond + micros
+	if negative {
+		us = -us
+	}
+	v.AppendLong(us)
+	return c.size, nil
+}
+
+func decodeEnum(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	return c.size, appendEnum(v, c.labels, littleEndian(b, c.size))
+}
+
+func decodeSet(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	return c.size, appendSet(v, c.labels, littleEndian(b, c.size))
+}
+
+// decodeString is any value with its length before it.
+func decodeString(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
+	if len(b) < c.size {
+		return 0, errShort
+	}
+	n := c.size + int(littleEndian(b, c.size))
+	if n > len(b) || n < 0 {
+		return 0, errShort
+	}
+	return n, c.inner(c, b[c.size:n], v)
+}
+
+func innerBytes(_ *columnDecoder, b []byte, v *source.Vector) error {
+	v.AppendBytes(b)
+	return nil
+}
+
+func innerText(c *columnDecoder, b []byte, v *source.Vector) error {
+	out, ok := c.text(v.Bytes, b)
+	if !ok {
+		return errCharset
+	}
+	v.Bytes = out
+	endBytes(v)
+	return nil
+}
+
+func innerChar(c *columnDecoder, b []byte, v *source.Vector) error {
+	from := len(v.Bytes)
+	out, ok := c.text(v.Bytes, b)
+	if !ok {
+		return errCharset
+	}
+	v.Bytes = trimSpaces(out, from)
+	endBytes(v)
+	return nil
+}
+
+// innerBinary restores the zero bytes at the end that the log leaves out.
+func innerBinary(c *columnDecoder, b []byte, v *source.Vector) error {
+	return appendPadded(v, b, c.pad)
+}
+
+func innerVector(_ *columnDecoder, b []byte, v *source.Vector) error {
+	if len(b)%4 != 0 {
+		return fmt.Errorf("a vector of %d bytes", len(b))
+	}
+	v.AppendBytes(b)
+	return nil
+}
+
+func innerJSON(_ *columnDecoder, b []byte, v *source.Vector) error {
+	out, err := appendJSON(v.Bytes, b)
+	if err != nil {
+		return err
+	}
+	v.Bytes = out
+	endBytes(v)
+	return nil
+}
+
+func (c *columnDecoder) padded(b []byte) []byte {
+	c.buf = append(c.buf[:0], b...)
+	for len(c.buf) < c.pad {
+		c.buf = append(c.buf, 0)
+	}
+	return c.buf
+}
+
+// innerUUID prints MariaDB's UUID. Its record has the parts of a UUID of the
+// older versions in reverse order, so that the time they begin with does not
+// scatter an index; the others are stored as they are.
+func innerUUID(c *columnDecoder, b []byte, v *source.Vector) error {
+	if len(b) > 16 {
+		return fmt.Errorf("a uuid of %d bytes", len(b))
+	}
+	r := c.padded(b)
+	var u [16]byte
+	if swappedUUID(r) {
+		copy(u[0:4], r[12:16])
+		copy(u[4:6], r[10:12])
+		copy(u[6:8], r[8:10])
+		copy(u[8:10], r[6:8])
+		copy(u[10:16], r[0:6])
+	} else {
+		copy(u[:], r)
+	}
+	const hex = "0123456789abcdef"
+	for i, x := range u {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			v.Bytes = append(v.Bytes, '-')
+		}
+		v.Bytes = append(v.Bytes, hex[x>>4], hex[x&15])
+	}
+	endBytes(v)
+	return nil
+}
+
+// swappedUUID tells a record in reverse order: the variant's high bit is where
+// the reversed order puts it, and where the other order has it, the version's
+// byte is, which is neither zero nor has its high bit set.
+func swappedUUID(r []byte) bool { return r[6]&0x80 != 0 && r[8] > 0 && r[8] <= 0x80 }
+
+func innerINET4(c *columnDecoder, b []byte, v *source.Vector) error {
+	if len(b) > 4 {
+		return fmt.Errorf("an inet4 of %d bytes", len(b))
+	}
+	for i, x := range c.padded(b) {
+		if i > 0 {
+			v.Bytes = append(v.Bytes, '.')
+		}
+		v.Bytes = strconv.AppendUint(v.Bytes, uint64(x), 10)
+	}
+	endBytes(v)
+	return nil
+}
+
+// inflate unpacks a value of a COMPRESSED column: a byte that says how, the
+// length that it had, and a deflate stream. A zero byte means that it is plain.
+func (c *columnDecoder) inflate(b []byte) ([]byte, error) {
+	if len(b) == 0 {
+		return b, nil
+	}
+	head := b[0]
+	if head == 0 {
+		return b[1:], nil
+	}
+	size := int(head & 7)
+	if head>>4 != 8 || size == 0 || size > 4 || len(b) < 1+size {
+		return nil, fmt.Errorf("a compressed value begins with %#x, which is not known", head)
+	}
+	want := bigEndian(b[1:], size)
+	in := bytes.NewReader(b[1+size:])
+	var r io.ReadCloser
+	if head&8 != 0 {
+		r = flate.NewReader(in)
+	} else {
+		z, err := zlib.NewReader(in)
+		if err != nil {
+			return nil, fmt.Errorf("a compressed value does not unpack: %w", err)
+		}
+		r = z
+	}
+	out := bytes.NewBuffer(c.buf[:0])
+	n, err := io.Copy(out, io.LimitReader(r, int64(want)+1))
+	c.buf = out.Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("a compressed value does not unpack: %w", err)
+	}
+	if uint64(n) != want {
+		return nil, fmt.Errorf("a compressed value unpacks to another length than it says")
+	}
+	return c.buf, nil
+}
+
+// innerINET6 prints MariaDB's INET6 as the server does: the first of the longest
+// runs of zero groups is left out, even a single one, and an address that holds
+// one of version 4 ends with it.
+func innerINET6(c *columnDecoder, b []byte, v *source.Vector) error {
+	if len(b) > 16 {
+		return fmt.Errorf("an inet6 of %d bytes", len(b))
+	}
+	r := c.padded(b)
+	group := func(i int) uint64 { return bigEndian(r[2*i:], 2) }
+	gap, length := -1, 0
+	for i := 0; i < 8; i++ {
+		n := 0
+		for i+n < 8 && group(i+n) == 0 {
+			n++
+		}
+		if n > length {
+			gap, length = i, n
+		}
+		i += n
+	}
+	v4 := gap == 0 && (length == 6 || length == 5 && group(5) == 0xFFFF)
+	for i := 0; i < 8; i++ {
+		switch {
+		case i == gap:
+			v.Bytes = append(v.Bytes, ':', ':')
+			i += length - 1
+			continue
+		case v4 && i == 6:
+			if group(5) != 0 {
+				v.Bytes = append(v.Bytes, ':')
+			}
+			for j, x := range r[12:] {
+				if j > 0 {
+					v.Bytes = append(v.Bytes, '.')
+				}
+				v.Bytes = strconv.AppendUint(v.Bytes, uint64(x), 10)
+			}
+			endBytes(v)
+			return nil
+		case i > 0 && i != gap+length || i > 0 && gap < 0:
+			v.Bytes = append(v.Bytes, ':')
+		}
+		v.Bytes = strconv.AppendUint(v.Bytes, group(i), 16)
+	}
+	endBytes(v)
+	return nil
+}
