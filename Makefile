@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.7.0
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Everything but the tests from outside, which have a target of their own.
 PACKAGES = $(shell go list ./... | grep -v /test/)
 OUTSIDE := go test -count=1 -timeout 60m ./test/e2e

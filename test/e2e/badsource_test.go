@@ -328,7 +328,7 @@ func TestNetworkFaults(t *testing.T) {
 		fill := func(table string, first int) []string {
 			q := []string{"BEGIN"}
 			for i := range 60 {
-				q = append(q, f("INSERT INTO net.%s VALUES(%d,REPEAT(UNHEX(SHA1('%d')),50000))", table, first+i, i))
+				q = append(q, f("INSERT INTO net.%s VALUES(%d,REPEAT(UNHEX(SHA2('%d',256)),31250))", table, first+i, i))
 			}
 			return append(q, "COMMIT")
 		}
