@@ -45,12 +45,14 @@ type deltaWriter struct {
 	empty bool
 
 	before, after columnSet
+	hashes        []keyHash // of compact, which runs between filling and use of the others
 	hashesBefore  []keyHash
 	hashesAfter   []keyHash
 	partsBefore   []*partition
 	partsAfter    []*partition
 	ids           []uint64
 	tuple         []byte
+	run           uint64
 }
 
 // partition is a part of the table that is a table of its own for deletes.
@@ -61,6 +63,7 @@ type partition struct {
 	deletes *chunk // keys whose older rows go
 	data    *stagedFile
 	keys    *stagedFile // equality deletes
+	run     uint64      // last run of rows that added to it
 }
 
 // layer becomes one snapshot.
@@ -136,7 +139,7 @@ func (w *deltaWriter) appendRows(lo, hi int) error {
 		rows = &w.before
 	}
 	return w.eachRun(rows, lo, hi, func(p *partition, lo, hi int) error {
-		c, err := w.room(p, false)
+		c, err := w.room(p, false, false)
 		if err != nil {
 			return err
 		}
@@ -163,6 +166,9 @@ func (w *deltaWriter) eachRun(rows *columnSet, lo, hi int, fn func(p *partition,
 				break
 			}
 			end++
+		}
+		if w.shape.unpartitioned() {
+			end = hi
 		}
 		if w.shape.unpartitioned() {
 			end = hi
@@ -292,13 +298,17 @@ func (w *deltaWriter) locate(rows *columnSet, lo, hi int, hashes *[]keyHash, par
 // their ids.
 func (w *deltaWriter) addRows(lo, hi int) error {
 	w.ids = w.ids[:0]
+	w.run++
 	for a := lo; a < hi; {
 		p := w.partsAfter[a-lo]
 		b := a + 1
 		for b < hi && w.partsAfter[b-lo] == p {
 			b++
 		}
-		c, err := w.room(p, true)
+		// Rows of this run are not in the key map yet, so a chunk that has some
+		// must not be compacted.
+		c, err := w.room(p, true, p.run != w.run)
+		p.run = w.run
 		if err != nil {
 			return err
 		}

@@ -9,10 +9,11 @@ import (
 )
 
 // room returns the open chunk of a partition with room for a run of rows. mapped:
-// the key map will point at the rows.
-func (w *deltaWriter) room(p *partition, mapped bool) (*chunk, error) {
+// the key map will point at the rows. compact: a full chunk may be compacted
+// instead of being sealed.
+func (w *deltaWriter) room(p *partition, mapped, compact bool) (*chunk, error) {
 	if c := p.open; c != nil && (c.rows >= w.shape.chunkRows || c.bytes >= w.shape.chunkBytes) {
-		if mapped && c.live() <= c.rows/2 {
+		if compact && c.live() <= c.rows/2 {
 			if err := w.compact(p); err != nil {
 				return nil, err
 			}
@@ -48,8 +49,8 @@ func (w *deltaWriter) compact(p *partition) error {
 	vectors = c.vectors()
 	for lo := 0; lo < c.rows; lo += subBatch {
 		hi := min(lo+subBatch, c.rows)
-		w.hashesBefore = w.sink.hasher.keys(w.hashesBefore[:0], vectors, w.shape.key, lo, hi)
-		for i, h := range w.hashesBefore {
+		w.hashes = w.sink.hasher.keys(w.hashes[:0], vectors, w.shape.key, lo, hi)
+		for i, h := range w.hashes {
 			s := w.keys.find(h.add(p.hash))
 			if s == nil || !s.live() || s.id() != old.index<<rowBits|uint64(rows[lo+i]) {
 				return fmt.Errorf("table %s: the key map lost a row", w.shape.table)

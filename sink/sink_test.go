@@ -8,7 +8,7 @@ import (
 )
 
 func TestInsertsWriteNoDeletes(t *testing.T) {
-	rel := relation("t", "id", "id long", "v string")
+	rel := shopRelation("t", "id", "id long", "v string")
 	l := newLake(t, 1<<20)
 	l.prepare(rel)
 	l.write(batch(rel, source.Read, row(1, "a"), row(2, "b")))
@@ -23,7 +23,7 @@ func TestInsertsWriteNoDeletes(t *testing.T) {
 }
 
 func TestRepeatedChangesOfAKeyInOneCheckpoint(t *testing.T) { // B2, B5
-	rel := relation("t", "id", "id long", "v string")
+	rel := shopRelation("t", "id", "id long", "v string")
 	l := newLake(t, 1<<20)
 	l.prepare(rel)
 	l.write(batch(rel, source.Read, row(1, "old"), row(10, "old")))
@@ -44,7 +44,7 @@ func TestRepeatedChangesOfAKeyInOneCheckpoint(t *testing.T) { // B2, B5
 }
 
 func TestKeyChangesAreDeleteAndInsert(t *testing.T) { // MY-104, MY-105, MY-106, B9
-	rel := relation("t", "id", "id long", "v string")
+	rel := shopRelation("t", "id", "id long", "v string")
 	l := newLake(t, 1<<20)
 	l.prepare(rel)
 	l.write(batch(rel, source.Read, row(1, "a"), row(2, "b"), row(3, "c")))
