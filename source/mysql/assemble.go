@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"strconv"
 	"strings"
@@ -34,7 +35,10 @@ type assembler struct {
 	at     place
 	file   string
 	offset uint64
-	before uint64 // offset of where the event that was read last begins
+	// checksums: the events of this connection end in one, as its format event
+	// said. What comes before that event has none.
+	checksums bool
+	before    uint64 // offset of where the event that was read last begins
 	// skipTo leaves out what comes before an offset that the dump command
 	// could not express.
 	skipTo uint64
@@ -170,6 +174,13 @@ func (a *assembler) feed(b []byte) error {
 	if err != nil {
 		return a.stop("%w", err)
 	}
+	if a.checksums && e.typ != replication.FORMAT_DESCRIPTION_EVENT {
+		n := len(b) - 4
+		if n < eventHeader || crc32.ChecksumIEEE(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
+			return a.stop("an event of type %s does not have the checksum that it should have: the log is damaged, or the connection", e.typ)
+		}
+		e.body = e.body[:len(e.body)-4]
+	}
 	return a.handle(e)
 }
 
@@ -180,12 +191,13 @@ func (a *assembler) advance(e event) {
 	if e.flags&replication.LOG_EVENT_ARTIFICIAL_F != 0 {
 		return
 	}
-	if e.logPos == 0 {
-		switch e.typ {
-		case replication.FORMAT_DESCRIPTION_EVENT, replication.ROTATE_EVENT, replication.HEARTBEAT_EVENT, replication.HEARTBEAT_LOG_EVENT_V2:
-		default:
-			a.offset += uint64(e.size)
-		}
+	switch {
+	case e.typ == replication.FORMAT_DESCRIPTION_EVENT:
+		// It comes first wherever the dump begins.
+		a.offset = max(a.offset, uint64(e.logPos))
+		return
+	case e.logPos == 0:
+		a.offset += uint64(e.size)
 		return
 	}
 	next := a.offset&^(1<<32-1) | uint64(e.logPos)
@@ -267,10 +279,6 @@ func (a *assembler) rotate(e event) error {
 	}
 	name := string(bytes.TrimRight(e.body[8:], "\x00"))
 	off := binary.LittleEndian.Uint64(e.body)
-	if name == a.file && off < a.offset {
-		// Repeated behind the format event of the file being read.
-		return nil
-	}
 	a.file, a.offset = name, off
 	if a.at.isFile() && !a.group.open {
 		// A start beyond 32 bits is not where the server believes it is.
@@ -304,11 +312,9 @@ func (a *assembler) format(e event) error {
 	if f.Version != 4 {
 		return a.stop("log format %d is unknown", f.Version)
 	}
-	if f.ChecksumAlgorithm == replication.BINLOG_CHECKSUM_ALG_CRC32 {
-		return a.stop("the server sends checksums although it was asked not to")
-	}
+	a.checksums = f.ChecksumAlgorithm == replication.BINLOG_CHECKSUM_ALG_CRC32
 	for _, p := range postHeaders {
-		if i := int(p.typ) - 1; i < len(f.EventTypeHeaderLengths) && f.EventTypeHeaderLengths[i] != p.want {
+		if i := int(p.typ) - 1; i < len(f.EventTypeHeaderLengths) && f.EventTypeHeaderLengths[i] != 0 && f.EventTypeHeaderLengths[i] != p.want {
 			return a.stop("events of type %s have a fixed part of %d bytes, not %d: written by %s", p.typ, f.EventTypeHeaderLengths[i], p.want, f.ServerVersion)
 		}
 	}
@@ -697,7 +703,7 @@ func (a *assembler) commit() error {
 // of it is remembered, to be left out when it comes again. It reports whether
 // that is possible.
 func (a *assembler) cut() bool {
-	a.rows = rowsCursor{}
+	a.rows, a.checksums = rowsCursor{}, false
 	if a.nested != nil {
 		a.nested.close()
 		a.nested = nil

@@ -357,7 +357,7 @@ func TestCopyThenStreamThenResume(t *testing.T) {
 func testSmall(t *testing.T, srv streamServer) {
 	c := srv.schema(t, "m2_small")
 	do(t, c, "CREATE TABLE a(id INT PRIMARY KEY, t VARCHAR(20))", "INSERT INTO a VALUES(1,'one'),(2,'two')",
-		"CREATE TABLE empty(id INT PRIMARY KEY)")
+		"CREATE TABLE blank(id INT PRIMARY KEY)")
 	o := srv.options(t, "m2_small")
 	s := open(t, o)
 	if n := len(s.Relations()); n != 2 {
@@ -373,7 +373,7 @@ func testSmall(t *testing.T, srv streamServer) {
 		t.Errorf("the copy ends with %d barriers, rows %v", m.barriers, m.rows)
 	}
 	do(t, c, "UPDATE a SET t='deux' WHERE id=2", "DELETE FROM a WHERE id=1", "UPDATE a SET id=9 WHERE id=3",
-		"CREATE TABLE later(id INT PRIMARY KEY)", "INSERT INTO later VALUES(7)", "TRUNCATE TABLE empty",
+		"CREATE TABLE later(id INT PRIMARY KEY)", "INSERT INTO later VALUES(7)", "TRUNCATE TABLE blank",
 		// MY-046: the row between the savepoint and the way back is not there.
 		"BEGIN", "INSERT INTO a VALUES(80,'x')", "SAVEPOINT s", "INSERT INTO a VALUES(81,'x')", "ROLLBACK TO s", "INSERT INTO a VALUES(82,'x')", "COMMIT",
 		"ALTER TABLE a ADD COLUMN n INT", "INSERT INTO a VALUES(83,'x',5)",
