@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -398,5 +399,21 @@ func (l *lake) scan(name string) {
 	want := l.rows(name)
 	if len(got) != len(want) || !countOnly && !slices.Equal(got, want) {
 		l.Errorf("iceberg-go reads %d rows of %s, the deltas have %d", len(got), name, len(want))
+	}
+}
+
+// refused checks that an error is of a class (nil: any) and names things.
+func (l *lake) refused(err, class error, names ...string) {
+	l.Helper()
+	if err == nil {
+		l.Fatal("no error")
+	}
+	if class != nil && !errors.Is(err, class) {
+		l.Errorf("%v is not %q", err, class)
+	}
+	for _, n := range names {
+		if !strings.Contains(err.Error(), n) {
+			l.Errorf("%q does not name %q", err, n)
+		}
 	}
 }
