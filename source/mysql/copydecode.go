@@ -144,10 +144,11 @@ func (c *columnDecoder) chooseCopy(def *columnDef) (string, error) {
 	case "datetime", "timestamp":
 		c.decode = copyMoment
 	case "enum":
-		// The number, as the log has it, so that labels come from one place.
-		expr, c.decode = "CAST("+expr+" AS UNSIGNED)", copyEnum
+		// The number, as the log has it, so that labels come from one place. The OR
+		// makes it a BIGINT on MariaDB too.
+		expr, c.decode = "CAST("+expr+" AS UNSIGNED)|0", copyEnum
 	case "set":
-		expr, c.decode = "CAST("+expr+" AS UNSIGNED)", copySet
+		expr, c.decode = "CAST("+expr+" AS UNSIGNED)|0", copySet
 	case "char":
 		c.decode, c.inner = decodePacked, innerChar
 	case "varchar", "tinytext", "text", "mediumtext", "longtext":

@@ -11,7 +11,8 @@ import (
 type rowDecoder struct {
 	def     *tableDef
 	columns []columnDecoder
-	nulls   int // bytes of a bitmap with a bit for each column
+	// hidden is how many columns the log has behind those of the definition.
+	hidden int
 	// expands: a value may become much larger than its bytes in the log.
 	expands bool
 }
@@ -58,7 +59,7 @@ func (h *history) decoderFor(tm *tableMap) (*rowDecoder, error) {
 	if err := tm.check(def, h.flavor); err != nil {
 		return nil, fmt.Errorf("table %s: %w: %w", def.fullName(), err, source.ErrCannotServe)
 	}
-	d := &rowDecoder{def: def, nulls: (len(def.Columns) + 7) / 8}
+	d := &rowDecoder{def: def, hidden: len(tm.types) - len(def.Columns)}
 	for i := range def.Columns {
 		c := columnDecoder{name: def.Columns[i].Name}
 		if err := c.choose(&def.Columns[i], tm.types[i], tm.meta[i], h.flavor); err != nil {
@@ -93,18 +94,35 @@ func resetVectors(v []source.Vector, rel *source.Relation) []source.Vector {
 	return v
 }
 
-// fullImage reports whether a bitmap of columns has all n.
-func fullImage(bitmap []byte, n int) bool {
-	if len(bitmap) != (n+7)/8 {
-		return false
+// image reads a bitmap of the columns in an image and returns how many hidden
+// ones are among them. All others must be there.
+func (d *rowDecoder) image(bitmap []byte) (hidden int, err error) {
+	n := len(d.columns)
+	if len(bitmap) != (n+d.hidden+7)/8 {
+		return 0, d.broken()
 	}
-	for i := 0; i < n/8; i++ {
-		if bitmap[i] != 0xFF {
-			return false
+	generated := true // only generated columns are missing
+	missing := ""
+	for i := range n {
+		if bitmap[i>>3]&(1<<(i&7)) == 0 {
+			generated = generated && d.def.Columns[i].Generated
+			missing = d.columns[i].name
 		}
 	}
-	last := byte(1)<<(n%8) - 1
-	return n%8 == 0 || bitmap[n/8]&last == last
+	for i := n; i < n+d.hidden; i++ {
+		if bitmap[i>>3]&(1<<(i&7)) != 0 {
+			hidden++
+		}
+	}
+	switch {
+	case missing == "":
+		return hidden, nil
+	case generated:
+		return 0, fmt.Errorf("table %s: the server leaves the generated column %s out of its log; leave the table out of relations or drop the column: %w",
+			d.def.fullName(), missing, source.ErrCannotServe)
+	}
+	return 0, fmt.Errorf("table %s: the log has a row without column %s: a session set binlog_row_image to something else than FULL; set it to FULL everywhere, then start again with a new pipeline name for another initial snapshot: %w",
+		d.def.fullName(), missing, source.ErrCannotServe)
 }
 
 const (
@@ -119,9 +137,15 @@ const (
 // of columns in the image; present2 only for updates. It returns how many bytes
 // and rows it took; errors wrap source.ErrCannotServe and name table and column.
 func (d *rowDecoder) decode(op source.Op, present1, present2, rows []byte, dst *source.Batch, maxBytes int) (consumed, n int, err error) {
-	if !fullImage(present1, len(d.columns)) || op == source.Update && !fullImage(present2, len(d.columns)) {
-		return 0, 0, fmt.Errorf("table %s: the log has rows without all of their columns: a session set binlog_row_image to something else than FULL; set it to FULL everywhere, then start again with a new pipeline name for another initial snapshot: %w",
-			d.def.fullName(), source.ErrCannotServe)
+	hidden1, err := d.image(present1)
+	if err != nil {
+		return 0, 0, err
+	}
+	hidden2 := 0
+	if op == source.Update {
+		if hidden2, err = d.image(present2); err != nil {
+			return 0, 0, err
+		}
 	}
 	first, second := dst.After, dst.After
 	switch op {
@@ -132,13 +156,13 @@ func (d *rowDecoder) decode(op source.Op, present1, present2, rows []byte, dst *
 	}
 	checked := 0 // bytes of rows at the last look at the size
 	for consumed < len(rows) {
-		took, err := d.row(rows[consumed:], first)
+		took, err := d.row(rows[consumed:], hidden1, first)
 		if err != nil {
 			return consumed, n, err
 		}
 		consumed += took
 		if op == source.Update {
-			if took, err = d.row(rows[consumed:], second); err != nil {
+			if took, err = d.row(rows[consumed:], hidden2, second); err != nil {
 				return consumed, n, err
 			}
 			consumed += took
@@ -167,11 +191,12 @@ func batchSize(b *source.Batch) int {
 }
 
 // row decodes one row image and returns its length.
-func (d *rowDecoder) row(b []byte, into []source.Vector) (int, error) {
-	if len(b) < d.nulls {
+func (d *rowDecoder) row(b []byte, hidden int, into []source.Vector) (int, error) {
+	pos := (len(d.columns) + hidden + 7) / 8
+	if len(b) < pos {
 		return 0, d.broken()
 	}
-	nulls, pos := b[:d.nulls], d.nulls
+	nulls := b[:pos]
 	for i := range d.columns {
 		c, v := &d.columns[i], &into[i]
 		if nulls[i>>3]&(1<<(i&7)) != 0 {
@@ -189,6 +214,14 @@ func (d *rowDecoder) row(b []byte, into []source.Vector) (int, error) {
 			return 0, d.wrap(c, misfitInKey(v))
 		}
 		pos += n
+	}
+	for i := len(d.columns); i < len(d.columns)+hidden; i++ {
+		if nulls[i>>3]&(1<<(i&7)) == 0 {
+			pos += hiddenBytes
+		}
+	}
+	if pos > len(b) {
+		return 0, d.broken()
 	}
 	return pos, nil
 }

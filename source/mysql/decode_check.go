@@ -96,15 +96,34 @@ func (c *columnDef) fitsBlob(typ byte, meta uint16, prefix uint16) bool {
 
 var errNotFull = errors.New("the log has no column names: a session or the server set binlog_row_metadata to something else than FULL; set it to FULL everywhere, then start again with a new pipeline name for another initial snapshot")
 
+// hiddenBytes is the length of a hidden column's value.
+const hiddenBytes = 8
+
+// hiddenColumns counts the columns behind the first n that MariaDB adds for a
+// unique index of a BLOB, whose hash they hold. No definition shows them.
+func (t *tableMap) hiddenColumns(n int, flavor Flavor) int {
+	if flavor != FlavorMariaDB || len(t.names) != len(t.types) {
+		return 0
+	}
+	hidden := 0
+	for i := n; i < len(t.types); i++ {
+		if t.types[i] != typeLongLong || !strings.HasPrefix(t.names[i], "DB_ROW_HASH_") {
+			return 0
+		}
+		hidden++
+	}
+	return hidden
+}
+
 // check compares what the log says of a table with its definition. Each
 // difference means that rows would be read by a definition that is not theirs.
 func (t *tableMap) check(def *tableDef, flavor Flavor) error {
 	const other = "the log says another thing of the table than its history: "
-	if len(t.types) != len(def.Columns) {
-		return fmt.Errorf(other+"it has %d columns there and %d here", len(t.types), len(def.Columns))
-	}
 	if !t.full {
 		return errNotFull
+	}
+	if len(t.types) != len(def.Columns)+t.hiddenColumns(len(def.Columns), flavor) {
+		return fmt.Errorf(other+"it has %d columns there and %d here", len(t.types), len(def.Columns))
 	}
 	if len(t.names) != len(t.types) {
 		return fmt.Errorf(other+"it has %d names for %d columns", len(t.names), len(t.types))

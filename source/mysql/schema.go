@@ -195,6 +195,9 @@ func (h *history) refusal(d *tableDef) string {
 		if c.isText() && lookupCharset(c.Charset) == nil {
 			return fmt.Sprintf("column %s has the character set %q, which is not supported; convert the column to utf8mb4", c.Name, c.Charset)
 		}
+		if c.Generated && h.flavor == FlavorMariaDB && commentVersion(h.facts.Version) >= 110000 {
+			return fmt.Sprintf("column %s is generated, and MariaDB from 11 on leaves generated columns out of what it logs of UPDATE and DELETE; leave the table out of relations or drop the column", c.Name)
+		}
 		if seen[c.Name] {
 			return fmt.Sprintf("column %s is there twice", c.Name)
 		}
