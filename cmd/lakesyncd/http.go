@@ -43,7 +43,7 @@ func endpoints(b *statusBoard, metrics prometheus.Gatherer) http.Handler {
 		_ = e.Encode(b.Report()) // the reader is gone if this fails
 	})
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, "lakesyncd "+version()+"\n/metrics /healthz /readyz /status")
+		answer(w, http.StatusOK, "lakesyncd "+programVersion()+"\n/metrics /healthz /readyz /status")
 	})
 	return mux
 }

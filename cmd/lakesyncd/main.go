@@ -31,6 +31,7 @@ type action func(ctx context.Context, c *cli, args []string) error
 type cli struct {
 	stdout, stderr io.Writer
 	terminal       bool // stderr is one
+	logged         bool // the daemon's log has the error already
 }
 
 func commands() []command {
@@ -60,7 +61,7 @@ func execute(ctx context.Context, c *cli, args []string) int {
 		return exitOK
 	}
 	code := exitCode(err)
-	if code != exitOK {
+	if code != exitOK && !c.logged {
 		c.complain(err)
 	}
 	return code
@@ -210,7 +211,7 @@ func helpFlags(*flag.FlagSet) action {
 
 func versionFlags(*flag.FlagSet) action {
 	return func(_ context.Context, c *cli, _ []string) error {
-		_, err := fmt.Fprintln(c.stdout, "lakesyncd", version())
+		_, err := fmt.Fprintln(c.stdout, "lakesyncd", programVersion())
 		return err
 	}
 }

@@ -35,7 +35,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	build := gauge("lakesyncd_build_info", "Always 1; the label is the program's version.", "version")
-	build.WithLabelValues(version()).Set(1)
+	build.WithLabelValues(programVersion()).Set(1)
 	m := &metrics{
 		state: gauge("lakesyncd_state", "1 for the state that the pipeline is in, 0 for the others.", "state"),
 		sourceTime: prometheus.NewGauge(prometheus.GaugeOpts{Name: "lakesyncd_complete_timestamp_seconds",

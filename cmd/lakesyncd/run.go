@@ -41,7 +41,7 @@ func runFlags(fs *flag.FlagSet) action {
 
 // runDaemon surrounds a pipeline with what a daemon has: log, metrics, HTTP,
 // signals, systemd.
-func runDaemon(ctx context.Context, c *cli, cfg *config.Config, pipeline func(context.Context, *config.Config, pipelineEnv) error) error {
+func runDaemon(ctx context.Context, c *cli, cfg *config.Config, pipeline func(context.Context, *config.Config, pipelineEnv) error) (err error) {
 	var (
 		out io.Writer = c.stderr
 		bar *screen
@@ -58,7 +58,16 @@ func runDaemon(ctx context.Context, c *cli, cfg *config.Config, pipeline func(co
 	env := pipelineEnv{Log: log, Registry: labelled, Board: board, Progress: newProgress(log, bar, time.Now), Writer: writerName()}
 
 	limit := limitMemory(cfg.Memory)
-	log.Info("starting", "version", version(), "config", cfg.File, "memory_limit", limit)
+	log.Info("starting", "version", programVersion(), "config", cfg.File, "memory_limit", limit)
+	defer func() {
+		board.Stop(err)
+		if code := exitCode(err); code != exitOK {
+			log.Error("stopped", "err", err, "exit_code", code)
+		} else {
+			log.Info("stopped as asked")
+		}
+		c.logged = true
+	}()
 
 	stopHTTP, err := serveHTTP(ctx, cfg.HTTP, endpoints(board, registry), log)
 	if err != nil {
@@ -81,12 +90,6 @@ func runDaemon(ctx context.Context, c *cli, cfg *config.Config, pipeline func(co
 	env.Progress.End()
 	if err != nil && errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		err = nil // asked to stop before anything had begun
-	}
-	board.Stop(err)
-	if code := exitCode(err); code != exitOK {
-		log.Error("stopped", "err", err, "exit_code", code)
-	} else {
-		log.Info("stopped as asked")
 	}
 	return err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lakesyncd/lakesyncd/checkpoint"
+	"github.com/lakesyncd/lakesyncd/sink"
 	"github.com/lakesyncd/lakesyncd/table"
 )
 
@@ -57,12 +58,16 @@ type tableReport struct {
 	Note        string `json:"note,omitempty"`
 }
 
-// count takes the totals of a snapshot. Where the log proves each insert to be
-// new, each delete takes exactly one row away and Rows is exact; under the rule
-// upsert a delete may meet no row, and there are at least so many.
-func (t *tableReport) count(all table.Totals) {
-	t.Rows = max(0, all.Records-all.PositionDeletes-all.EqualityDeletes)
-	t.Files, t.DeleteFiles = all.DataFiles, all.DeleteFiles
+// tableOf counts rows from the totals of the snapshot. Where the log proves each
+// insert to be new, each delete takes exactly one row away and the number is
+// exact; under the rule upsert a delete may meet no row, and there are at least
+// so many.
+func tableOf(t sink.TableStatus) tableReport {
+	return tableReport{
+		Relation: t.Relation, Rows: max(0, t.Rows-t.PositionDeletes-t.EqualityDeletes),
+		Files: t.Files, DeleteFiles: t.DeleteFiles, SnapshotID: t.SnapshotID,
+		Complete: t.Complete, Checkpoint: t.Checkpoint, Inserts: t.Rule, Note: t.Why,
+	}
 }
 
 // copyReport tells how far the initial snapshot of a relation is.
@@ -90,6 +95,7 @@ type statusBoard struct {
 	phaseReason  string
 	sourceWaits  bool
 	sourceReason string
+	tables       func() []sink.TableStatus
 	changed      chan struct{} // closed and replaced at each change of state
 }
 
@@ -100,7 +106,7 @@ func newStatusBoard(pipeline string, reg prometheus.Registerer, log *slog.Logger
 		changed: make(chan struct{}),
 		report: statusReport{
 			Pipeline: pipeline, State: checkpoint.Starting, Since: now().UTC(),
-			Tables: map[string]tableReport{}, Running: true, Version: version(), PID: os.Getpid(),
+			Running: true, Version: programVersion(), PID: os.Getpid(),
 		},
 	}
 	b.turned.Store(now().UnixNano())
@@ -181,19 +187,12 @@ func (b *statusBoard) Observer() checkpoint.Observer {
 // Tick says that the loop has turned.
 func (b *statusBoard) Tick() { b.turned.Store(b.now().UnixNano()) }
 
-func (b *statusBoard) committed(r *checkpoint.Record, results map[string]table.Result) {
+func (b *statusBoard) committed(r *checkpoint.Record, _ map[string]table.Result) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.Tick()
 	b.report.Checkpoint, b.report.Epoch, b.report.Position = r.ID, r.Epoch, string(r.Position)
 	for name, state := range r.Tables {
-		t := b.report.Tables[name]
-		t.Relation, t.Complete, t.Checkpoint = state.Relation, state.Complete, state.Checkpoint
-		if res, ok := results[name]; ok && res.SnapshotID != 0 {
-			t.SnapshotID = res.SnapshotID
-			t.count(res.Totals)
-		}
-		b.report.Tables[name] = t
 		b.m.complete(name, state.Complete)
 	}
 	b.m.committed(r, b.now())
@@ -211,15 +210,28 @@ func (b *statusBoard) complete(at time.Time) {
 	b.m.sourceTime.Set(float64(at.UnixMicro()) / 1e6)
 }
 
-// SetTables replaces what is known of the tables, for a start and for what only
-// the sink knows.
-func (b *statusBoard) SetTables(tables map[string]tableReport) {
+// Resumed takes the record that a start goes on from, so that the status of an
+// idle pipeline doesn't begin empty.
+func (b *statusBoard) Resumed(r *checkpoint.Record) {
+	if r == nil || r.Position == "" {
+		return
+	}
+	b.complete(r.SourceTime)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.report.Tables = maps.Clone(tables)
-	for name, t := range tables {
-		b.m.complete(name, t.Complete)
+	b.report.Checkpoint, b.report.Epoch, b.report.Position = r.ID, r.Epoch, string(r.Position)
+	b.m.checkpoint.Set(float64(r.ID))
+	for name, state := range r.Tables {
+		b.m.complete(name, state.Complete)
 	}
+}
+
+// TablesOf names the sink whose tables a report shows; the newest one counts.
+// status must be safe to call at any time, also after the sink was closed.
+func (b *statusBoard) TablesOf(status func() []sink.TableStatus) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.tables = status
 }
 
 // SetCopy tells how far the initial snapshot of a relation is.
@@ -240,10 +252,17 @@ func (b *statusBoard) SetCopy(relation string, rows, estimated int64, done bool)
 // Report is the status as it is now.
 func (b *statusBoard) Report() statusReport {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := b.report
-	r.Tables, r.Copy = maps.Clone(r.Tables), maps.Clone(r.Copy)
+	r, tables := b.report, b.tables
+	r.Copy = maps.Clone(r.Copy)
+	b.mu.Unlock()
 	r.age(b.now())
+	r.Tables = map[string]tableReport{}
+	if tables == nil {
+		return r
+	}
+	for _, t := range tables() {
+		r.Tables[t.Table] = tableOf(t)
+	}
 	return r
 }
 

@@ -104,7 +104,13 @@ func feed(b *statusBoard, c *clock) {
 		}}}}},
 	}
 	o.Saved(r)
-	o.Committed(r, map[string]table.Result{"shop.orders": {SnapshotID: 42, Totals: table.Totals{Records: 100, DataFiles: 5, DeleteFiles: 2, EqualityDeletes: 3, PositionDeletes: 1}}})
+	b.TablesOf(func() []sink.TableStatus {
+		return []sink.TableStatus{
+			{Table: "shop.idle", Relation: "shop.idle", Rule: "upsert", Why: "inserts: upsert is configured", Complete: true, Checkpoint: 3},
+			{Table: "shop.orders", Relation: "shop.orders", Rule: "proven", Complete: true, Checkpoint: 7, SnapshotID: 42, Rows: 100, Files: 5, DeleteFiles: 2, EqualityDeletes: 3, PositionDeletes: 1},
+		}
+	})
+	o.Committed(r, nil)
 	o.Complete(c.now().Add(-1500 * time.Millisecond))
 	o.Phase("commit", 30*time.Millisecond)
 	o.Retry("lake", errors.New("x"), 1, time.Second)
@@ -126,8 +132,8 @@ func TestStatusJSON(t *testing.T) {
 		"checkpoint": 7.0, "epoch": 2.0, "position": "gtid:a:1-9",
 		"source_time": "2026-03-01T11:59:58.5Z", "lag_seconds": 1.5, "running": true,
 		"tables": map[string]any{
-			"shop.orders": map[string]any{"relation": "shop.orders", "rows": 96.0, "files": 5.0, "delete_files": 2.0, "snapshot_id": 42.0, "complete": true, "checkpoint": 7.0, "inserts": ""},
-			"shop.idle":   map[string]any{"relation": "shop.idle", "rows": 0.0, "files": 0.0, "delete_files": 0.0, "snapshot_id": 0.0, "complete": true, "checkpoint": 3.0, "inserts": ""},
+			"shop.orders": map[string]any{"relation": "shop.orders", "rows": 96.0, "files": 5.0, "delete_files": 2.0, "snapshot_id": 42.0, "complete": true, "checkpoint": 7.0, "inserts": "proven"},
+			"shop.idle":   map[string]any{"relation": "shop.idle", "rows": 0.0, "files": 0.0, "delete_files": 0.0, "snapshot_id": 0.0, "complete": true, "checkpoint": 3.0, "inserts": "upsert", "note": "inserts: upsert is configured"},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -221,6 +227,18 @@ func TestHTTPAddressTaken(t *testing.T) {
 	_, err = serveHTTP(t.Context(), l.Addr().String(), endpoints(b, reg), slog.New(slog.DiscardHandler))
 	if exitCode(err) != exitUnavailable {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestStatusOfAnIdleStartIsThatOfItsRecord(t *testing.T) {
+	b, c, _ := testBoard(t)
+	b.Resumed(&checkpoint.Record{ID: 9})
+	if r := b.Report(); r.Checkpoint != 0 || r.SourceTime != nil {
+		t.Errorf("a record before the initial snapshot: %+v", r)
+	}
+	b.Resumed(&checkpoint.Record{ID: 9, Epoch: 3, Position: "gtid:a:1-9", SourceTime: c.now().Add(-time.Minute)})
+	if r := b.Report(); r.Checkpoint != 9 || r.Epoch != 3 || r.Position != "gtid:a:1-9" || *r.LagSeconds != 60 {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -2,14 +2,14 @@ package main
 
 import "runtime/debug"
 
-// linkedVersion is set by the linker: -X main.linkedVersion=1.2.3. It is the one
+// version is set by the linker: -X main.version=1.2.3. It is the one
 // variable that a release needs.
-var linkedVersion string
+var version string
 
-// version is the release, or the commit that the program was built from.
-func version() string {
-	if linkedVersion != "" {
-		return linkedVersion
+// programVersion is the release, or the commit that the program was built from.
+func programVersion() string {
+	if version != "" {
+		return version
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
