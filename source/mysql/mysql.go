@@ -391,13 +391,14 @@ func (s *Stream) next(ctx context.Context) (*source.Event, error) {
 func (s *Stream) nextCopied(ctx context.Context) (*source.Event, error) {
 	ev, err := s.copier.next(ctx)
 	switch {
-	case ev != nil:
+	case err == nil:
 		return ev, nil
-	case err != nil && ctx.Err() != nil:
+	case err == errCopied:
+	case ctx.Err() != nil:
 		return nil, ctx.Err()
-	case err != nil && (errors.Is(err, source.ErrCannotServe) || errors.Is(err, source.ErrRestart)):
+	case errors.Is(err, source.ErrCannotServe), errors.Is(err, source.ErrRestart):
 		return nil, err
-	case err != nil:
+	default:
 		return nil, fmt.Errorf("%w: the initial snapshot broke off: %w", source.ErrRestart, err)
 	}
 	s.copier.close()

@@ -357,7 +357,6 @@ type copier struct {
 	tables []*copyTable
 	q      *fifo
 	cur    *slab
-	dec    *copyTable // whose decoder the batch is set up for
 	batch  source.Batch
 	ev     source.Event
 	limit  int
@@ -436,38 +435,31 @@ func (k *copier) read(ctx context.Context) error {
 	return errCopied
 }
 
-// next is the next batch; nil when all tables are copied.
+// next is the next batch. After the last one the error is errCopied.
 func (k *copier) next(ctx context.Context) (*source.Event, error) {
 	k.batch.Rows = 0
-	k.dec = nil
+	var of *copyTable // whose rows the batch has
 	bytes := 0
 	for {
 		if k.cur == nil {
 			s, err := k.q.get(ctx)
-			switch {
-			case err == errCopied:
-				return k.flush(), nil
-			case err != nil:
-				if ctx.Err() != nil && k.dec != nil {
-					// What was decoded so far must not be lost.
-					return k.flush(), nil
+			if err != nil {
+				// What was decoded so far must not be lost.
+				if of != nil && (err == errCopied || ctx.Err() != nil) {
+					return k.event(of), nil
 				}
 				return nil, err
 			}
 			k.cur = s
 		}
 		t := k.cur.of
-		if k.dec != nil && k.dec != t {
-			return k.flush(), nil
+		if of != nil && of != t {
+			return k.event(of), nil
 		}
-		if k.dec == nil && !k.cur.last {
-			t.dec.reset(&k.batch)
-			k.dec = t
-		}
-		for {
-			row := k.cur.next()
-			if row == nil {
-				break
+		for row := k.cur.next(); row != nil; row = k.cur.next() {
+			if of == nil {
+				t.dec.reset(&k.batch)
+				of = t
 			}
 			if err := t.dec.decode(row, &k.batch); err != nil {
 				return nil, fmt.Errorf("copy %s: %w", t.info.full(), err)
@@ -475,7 +467,7 @@ func (k *copier) next(ctx context.Context) (*source.Event, error) {
 			t.rows++
 			k.batch.Rows = k.batch.After[0].Len()
 			if bytes += len(row); bytes >= k.limit {
-				return k.flush(), nil
+				return k.event(of), nil
 			}
 		}
 		if k.cur.last {
@@ -498,11 +490,8 @@ func (k *copier) progress(t *copyTable, done bool) {
 	}
 }
 
-func (k *copier) flush() *source.Event {
-	if k.dec == nil || k.batch.Rows == 0 {
-		return nil
-	}
-	k.batch.Relation = k.dec.rel
+func (k *copier) event(of *copyTable) *source.Event {
+	k.batch.Relation = of.rel
 	k.batch.Position, k.batch.Ordinal, k.batch.Time = k.cut.at.position(), k.rows, k.cut.time
 	k.rows += int64(k.batch.Rows)
 	k.m.rows.WithLabelValues("read").Add(float64(k.batch.Rows))
