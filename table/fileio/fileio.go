@@ -34,8 +34,9 @@ var (
 // FS is one store. It is safe for concurrent use. Errors wrap one of the
 // package's errors where it applies, and name the path.
 type FS interface {
-	// Create starts a new file. It is visible and durable only after Close has
-	// returned nil; until then Abort leaves nothing behind.
+	// Create starts a new file, under a name that was never used. It is visible
+	// and durable only after Close has returned nil; until then Abort leaves
+	// nothing behind. The end of ctx ends the writing, too.
 	Create(ctx context.Context, path string) (Writer, error)
 	// CreateExclusive makes the file whole, only if the name is free.
 	CreateExclusive(ctx context.Context, path string, data []byte) error
@@ -46,7 +47,7 @@ type FS interface {
 	Replace(ctx context.Context, path string, data []byte, version string) (string, error)
 	// Read returns a whole file and its version.
 	Read(ctx context.Context, path string) (data []byte, version string, err error)
-	// Open gives random access to a file.
+	// Open gives random access to a file. The end of ctx ends the reading, too.
 	Open(ctx context.Context, path string) (File, error)
 	// Stat returns size and time of the last change.
 	Stat(ctx context.Context, path string) (Info, error)

@@ -18,6 +18,9 @@ type Options struct {
 	// RetryWait is before the second try of a request to an object store; it
 	// grows fourfold from try to try. Default 100ms.
 	RetryWait time.Duration
+	// Quiet is how long a request to an object store may stand still before it is
+	// given up. Default 20s.
+	Quiet time.Duration
 	// Requests, if set, counts what is asked of the store, for tests.
 	Requests *Requests
 }
@@ -31,6 +34,9 @@ func Open(ctx context.Context, uri string, storage config.Storage, opts Options)
 	}
 	if opts.RetryWait <= 0 {
 		opts.RetryWait = 100 * time.Millisecond
+	}
+	if opts.Quiet <= 0 {
+		opts.Quiet = 20 * time.Second
 	}
 	scheme, _, ok := strings.Cut(uri, ":")
 	if !ok {

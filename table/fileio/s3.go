@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	tries    = 4                // of a request, before the caller is told to wait
-	baseTime = 30 * time.Second // for one try of a request without a body
-	slowest  = 64 << 10         // bytes per second that a body may take
-	idleTime = 30 * time.Second // a body that does not move for so long is given up
+	tries = 4 // of a request, before the caller is told to wait
+	// finishTime: a store may put the parts of a large object together before it
+	// answers.
+	finishTime = 3 * time.Minute
 	// tokenKey is object metadata that tells an own write whose reply was lost
 	// from somebody else's.
 	tokenKey = "lakesyncd-token"
@@ -49,6 +49,7 @@ type s3Store struct {
 	client *s3.Client
 	log    *slog.Logger
 	wait   time.Duration // before the second try
+	quiet  time.Duration // a try that does not move for so long is given up
 	chunks *chunkList
 	slots  chan struct{} // held by each part on its way
 	known  sync.Map      // buckets that were seen to exist
@@ -78,6 +79,7 @@ func newS3(ctx context.Context, cfg config.S3, opts Options) (*s3Store, error) {
 		observer: newObserver("s3", opts),
 		log:      opts.Log,
 		wait:     opts.RetryWait,
+		quiet:    opts.Quiet,
 		chunks:   newChunkList(64),
 		slots:    make(chan struct{}, 4),
 	}
@@ -96,6 +98,7 @@ func newS3(ctx context.Context, cfg config.S3, opts Options) (*s3Store, error) {
 				DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 				TLSHandshakeTimeout:   10 * time.Second,
 				ExpectContinueTimeout: time.Second,
+				DisableCompression:    true, // a file is its bytes
 				IdleConnTimeout:       60 * time.Second,
 				MaxIdleConnsPerHost:   16,
 				ForceAttemptHTTP2:     false,
@@ -136,12 +139,23 @@ func (s *s3Store) enter(ctx context.Context, path string) (bucket, key string, e
 	return bucket, key, err
 }
 
-// once makes one try, which moves size bytes.
-func (s *s3Store) once(ctx context.Context, op string, size int64, request func(context.Context) error) error {
-	try, cancel := context.WithTimeout(ctx, baseTime+time.Duration(size/slowest)*time.Second)
+// once makes one try. The request calls moved whenever bytes of a body went over,
+// so that a slow line is told from a dead one, however large the body.
+func (s *s3Store) once(ctx context.Context, op string, request func(ctx context.Context, moved func()) error) error {
+	quiet := s.quiet
+	if op == opFinish {
+		quiet = max(quiet, finishTime)
+	}
+	try, cancel := context.WithCancel(ctx)
 	defer cancel()
-	err := request(try)
-	if err != nil {
+	timer := time.AfterFunc(quiet, cancel)
+	defer timer.Stop()
+	err := request(try, func() { timer.Reset(quiet) })
+	switch {
+	case err == nil:
+	case try.Err() != nil && ctx.Err() == nil:
+		err = &s3Failure{class: ErrUnavailable, cause: fmt.Errorf("nothing moved for %v", quiet), again: true, mayHaveArrived: true}
+	default:
 		err = s3Error(ctx, err)
 	}
 	s.count(op, &err)
@@ -155,11 +169,11 @@ type tried struct {
 }
 
 // try repeats a request until it succeeds, is refused, or has been tried enough.
-func (s *s3Store) try(ctx context.Context, op string, size int64, request func(context.Context) error) tried {
+func (s *s3Store) try(ctx context.Context, op string, request func(ctx context.Context, moved func()) error) tried {
 	var t tried
-	wait := s.wait
+	began, wait := time.Now(), s.wait
 	for n := 1; ; n++ {
-		t.err = s.once(ctx, op, size, request)
+		t.err = s.once(ctx, op, request)
 		if t.err == nil {
 			return t
 		}
@@ -168,7 +182,7 @@ func (s *s3Store) try(ctx context.Context, op string, size int64, request func(c
 			return t
 		}
 		t.mayExist = t.mayExist || f.mayHaveArrived
-		if !f.again || n == tries || ctx.Err() != nil {
+		if !f.again || n == tries || ctx.Err() != nil || time.Since(began) > s.quiet {
 			return t
 		}
 		s.log.Debug("trying again", "op", op, "attempt", n, "err", t.err)
@@ -190,8 +204,8 @@ func (s *s3Store) write(ctx context.Context, path, bucket, key string, data []by
 		Bucket: &bucket, Key: &key, ContentLength: aws.Int64(int64(len(data))),
 		IfMatch: ifMatch, IfNoneMatch: ifNoneMatch, Metadata: map[string]string{tokenKey: token},
 	}
-	t := s.try(ctx, opPut, int64(len(data)), func(ctx context.Context) error {
-		in.Body = bytes.NewReader(data)
+	t := s.try(ctx, opPut, func(ctx context.Context, moved func()) error {
+		in.Body = &movingReader{bytes.NewReader(data), moved}
 		out, err := s.client.PutObject(ctx, in)
 		if err == nil {
 			etag = aws.ToString(out.ETag)
@@ -214,7 +228,7 @@ func (s *s3Store) write(ctx context.Context, path, bucket, key string, data []by
 	// Which of the tries arrived? A context that has ended cannot ask.
 	if ctx.Err() == nil {
 		var head *s3.HeadObjectOutput
-		look := s.try(ctx, opHead, 0, func(ctx context.Context) (err error) {
+		look := s.try(ctx, opHead, func(ctx context.Context, moved func()) (err error) {
 			head, err = s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &bucket, Key: &key})
 			return err
 		})
@@ -268,13 +282,13 @@ func (s *s3Store) Read(ctx context.Context, path string) (data []byte, version s
 	if err != nil {
 		return nil, "", named("read", path, err)
 	}
-	t := s.try(ctx, opGet, 64<<20, func(ctx context.Context) error {
+	t := s.try(ctx, opGet, func(ctx context.Context, moved func()) error {
 		out, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &bucket, Key: &key})
 		if err != nil {
 			return err
 		}
 		defer out.Body.Close()
-		data, err = readBody(out.Body, aws.ToInt64(out.ContentLength))
+		data, err = readBody(out.Body, out.ContentLength, moved)
 		version = aws.ToString(out.ETag)
 		return err
 	})
@@ -284,14 +298,43 @@ func (s *s3Store) Read(ctx context.Context, path string) (data []byte, version s
 	return data, version, nil
 }
 
-// readBody reads exactly what the header announced.
-func readBody(body io.Reader, size int64) ([]byte, error) {
-	data := make([]byte, size)
-	n, err := io.ReadFull(body, data)
-	if err != nil && size > 0 {
-		return nil, &shortBody{got: int64(n), want: size, cause: err}
+// readBody reads what the header announced, or to the end if it did not say.
+func readBody(body io.Reader, size *int64, moved func()) ([]byte, error) {
+	body = &movingBody{body, moved}
+	if size == nil {
+		data, err := io.ReadAll(body)
+		if err != nil {
+			return nil, &shortBody{got: int64(len(data)), want: -1, cause: err}
+		}
+		return data, nil
+	}
+	data := make([]byte, *size)
+	if n, err := io.ReadFull(body, data); err != nil {
+		return nil, &shortBody{got: int64(n), want: *size, cause: err}
 	}
 	return data, nil
+}
+
+// movingBody and movingReader tell that something went over.
+type movingBody struct {
+	io.Reader
+	moved func()
+}
+
+func (b *movingBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	b.moved()
+	return n, err
+}
+
+type movingReader struct {
+	io.ReadSeeker
+	moved func()
+}
+
+func (r *movingReader) Read(p []byte) (int, error) {
+	r.moved()
+	return r.ReadSeeker.Read(p)
 }
 
 func (s *s3Store) Stat(ctx context.Context, path string) (Info, error) {
@@ -300,7 +343,7 @@ func (s *s3Store) Stat(ctx context.Context, path string) (Info, error) {
 		return Info{}, named("stat", path, err)
 	}
 	var out *s3.HeadObjectOutput
-	t := s.try(ctx, opHead, 0, func(ctx context.Context) (err error) {
+	t := s.try(ctx, opHead, func(ctx context.Context, moved func()) (err error) {
 		out, err = s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &bucket, Key: &key})
 		return err
 	})
@@ -320,7 +363,7 @@ func (s *s3Store) explainNotExist(ctx context.Context, bucket string, notExist e
 	if _, ok := s.known.Load(bucket); ok {
 		return notExist
 	}
-	t := s.try(ctx, opHead, 0, func(ctx context.Context) error {
+	t := s.try(ctx, opHead, func(ctx context.Context, moved func()) error {
 		_, err := s.client.HeadBucket(ctx, &s3.HeadBucketInput{Bucket: &bucket})
 		return err
 	})
@@ -353,7 +396,7 @@ func (s *s3Store) List(ctx context.Context, folder string, fn func(Info) error) 
 	in := &s3.ListObjectsV2Input{Bucket: &bucket, Prefix: &prefix}
 	for {
 		var page *s3.ListObjectsV2Output
-		t := s.try(ctx, opList, 1<<20, func(ctx context.Context) (err error) {
+		t := s.try(ctx, opList, func(ctx context.Context, moved func()) (err error) {
 			page, err = s.client.ListObjectsV2(ctx, in)
 			return err
 		})
@@ -418,7 +461,7 @@ func (s *s3Store) removeBatch(ctx context.Context, bucket string, keys []string)
 		// sends, or do not know it; one by one works everywhere.
 	}
 	for _, key := range keys {
-		t := s.try(ctx, opDelete, 0, func(ctx context.Context) error {
+		t := s.try(ctx, opDelete, func(ctx context.Context, moved func()) error {
 			_, err := s.client.DeleteObject(ctx, &s3.DeleteObjectInput{Bucket: &bucket, Key: &key})
 			return err
 		})
@@ -438,7 +481,7 @@ func (s *s3Store) deleteObjects(ctx context.Context, bucket string, keys []strin
 	for i := range keys {
 		ids[i].Key = &keys[i]
 	}
-	t := s.try(ctx, opDelete, 1<<20, func(ctx context.Context) error {
+	t := s.try(ctx, opDelete, func(ctx context.Context, moved func()) error {
 		out, err := s.client.DeleteObjects(ctx, &s3.DeleteObjectsInput{Bucket: &bucket, Delete: &types.Delete{Objects: ids, Quiet: aws.Bool(true)}})
 		left = nil
 		if err == nil {

@@ -19,8 +19,10 @@ var errCondition = errors.New("precondition failed")
 
 // s3Failure is one try that did not succeed.
 type s3Failure struct {
-	class error // one of the package's errors, errCondition, or nil
-	cause error
+	class  error // one of the package's errors, errCondition, or nil
+	cause  error
+	status int    // of HTTP, 0 without a reply
+	code   string // of S3
 	// again: the same request may succeed soon.
 	again bool
 	// mayHaveArrived: the store may have carried it out all the same.
@@ -39,6 +41,15 @@ func (f *s3Failure) Unwrap() []error {
 		return []error{f.cause}
 	}
 	return []error{f.class, f.cause}
+}
+
+// failure gives the failure in err, an empty one if there is none.
+func failure(err error) *s3Failure {
+	var f *s3Failure
+	if errors.As(err, &f) {
+		return f
+	}
+	return &s3Failure{}
 }
 
 // shortBody is a reply that ended early.
@@ -115,7 +126,7 @@ func replyError(status int, err error) error {
 		}
 		message = api.ErrorMessage()
 	}
-	f := &s3Failure{cause: fmt.Errorf("%d %s", status, code)}
+	f := &s3Failure{cause: fmt.Errorf("%d %s", status, code), status: status, code: code}
 	if message != "" && message != code {
 		f.cause = fmt.Errorf("%d %s: %s", status, code, message)
 	}
@@ -137,7 +148,8 @@ func replyError(status int, err error) error {
 		f.class, f.again = ErrUnavailable, true
 		return f
 	case "NoSuchUpload":
-		f.class = ErrNotExist
+		// A rule of the bucket or a person aborted it: written again it succeeds.
+		f.class = ErrUnavailable
 		return f
 	}
 	switch {

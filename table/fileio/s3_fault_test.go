@@ -381,3 +381,66 @@ func TestS3CancelDuringAWriteIsUnknown(t *testing.T) {
 		t.Errorf("got %v, want ErrUnknown and context.Canceled", err)
 	}
 }
+
+// A server that takes the request and then says nothing, or half a body.
+func TestS3GivesUpWhatStandsStill(t *testing.T) {
+	release := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadAll(r.Body)
+		if r.Method == http.MethodGet {
+			w.Header().Set("Content-Length", "1000")
+			_, _ = w.Write(make([]byte, 500))
+			_ = http.NewResponseController(w).Flush()
+		}
+		select {
+		case <-r.Context().Done():
+		case <-release:
+		}
+	}))
+	defer srv.Close()
+	defer close(release)
+	store, err := fileio.Open(t.Context(), "s3://lake", config.Storage{S3: config.S3{Endpoint: srv.URL, PathStyle: true, AccessKey: "a", SecretKey: "b"}},
+		fileio.Options{RetryWait: time.Millisecond, Quiet: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CreateExclusive(t.Context(), fakePath, []byte("mine")); !errors.Is(err, fileio.ErrUnknown) {
+		t.Errorf("create: got %v, want ErrUnknown", err)
+	}
+	if _, _, err := store.Read(t.Context(), fakePath); !errors.Is(err, fileio.ErrUnavailable) {
+		t.Errorf("read: got %v, want ErrUnavailable", err)
+	}
+	if err := store.Remove(t.Context(), fakePath); !errors.Is(err, fileio.ErrUnavailable) {
+		t.Errorf("remove: got %v, want ErrUnavailable", err)
+	}
+}
+
+// B134: a body that moves is never given up, however long it takes.
+func TestS3SlowBodyIsNotGivenUp(t *testing.T) {
+	const quiet = 400 * time.Millisecond
+	want := make([]byte, 20_000)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("ETag", `"x"`)
+		w.Header().Set("Content-Length", strconv.Itoa(len(want)))
+		for i := 0; i < len(want); i += 1000 {
+			_, _ = w.Write(want[i : i+1000])
+			_ = http.NewResponseController(w).Flush()
+			select {
+			case <-time.After(quiet / 10):
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	defer srv.Close()
+	var n fileio.Requests
+	store, err := fileio.Open(t.Context(), "s3://lake", config.Storage{S3: config.S3{Endpoint: srv.URL, PathStyle: true, AccessKey: "a", SecretKey: "b"}},
+		fileio.Options{RetryWait: time.Millisecond, Quiet: quiet, Requests: &n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := store.Read(t.Context(), fakePath)
+	if err != nil || len(got) != len(want) || n.Total() != 1 {
+		t.Errorf("read %d bytes, %v, %v", len(got), err, &n)
+	}
+}

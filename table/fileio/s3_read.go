@@ -2,7 +2,6 @@ package fileio
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -26,13 +25,13 @@ func (s *s3Store) Open(ctx context.Context, path string) (File, error) {
 		return nil, named("open", path, err)
 	}
 	f := &s3File{store: s, ctx: ctx, path: path, bucket: bucket, key: key}
-	t := s.try(ctx, opGet, headBytes, func(ctx context.Context) error {
+	t := s.try(ctx, opGet, func(ctx context.Context, moved func()) error {
 		out, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &bucket, Key: &key, Range: aws.String(byteRange(0, headBytes))})
 		if err != nil {
 			return err
 		}
 		defer out.Body.Close()
-		if f.head, err = readBody(out.Body, aws.ToInt64(out.ContentLength)); err != nil {
+		if f.head, err = readBody(out.Body, out.ContentLength, moved); err != nil {
 			return err
 		}
 		f.etag, f.size = aws.ToString(out.ETag), int64(len(f.head))
@@ -44,7 +43,7 @@ func (s *s3Store) Open(ctx context.Context, path string) (File, error) {
 		}
 		return nil
 	})
-	if t.err != nil && isStatus(t.err, "416") {
+	if failure(t.err).status == 416 {
 		f.head, f.size = nil, 0 // no range of an empty object can be satisfied
 		return f, nil
 	}
@@ -55,11 +54,6 @@ func (s *s3Store) Open(ctx context.Context, path string) (File, error) {
 }
 
 func byteRange(from, n int64) string { return fmt.Sprintf("bytes=%d-%d", from, from+n-1) }
-
-func isStatus(err error, status string) bool {
-	var f *s3Failure
-	return errors.As(err, &f) && strings.HasPrefix(f.cause.Error(), status+" ")
-}
 
 // s3File is safe for concurrent ReadAt; Read and Seek are for one goroutine.
 type s3File struct {
@@ -89,13 +83,13 @@ func (f *s3File) ReadAt(p []byte, off int64) (int, error) {
 	if off+int64(len(want)) <= int64(len(f.head)) {
 		copy(want, f.head[off:])
 	} else if len(want) > 0 {
-		t := f.store.try(f.ctx, opGet, int64(len(want)), func(ctx context.Context) error {
+		t := f.store.try(f.ctx, opGet, func(ctx context.Context, moved func()) error {
 			out, err := f.get(ctx, off, int64(len(want)))
 			if err != nil {
 				return err
 			}
 			defer out.Close()
-			if n, err := io.ReadFull(out, want); err != nil {
+			if n, err := io.ReadFull(&movingBody{out, moved}, want); err != nil {
 				return &shortBody{got: int64(n), want: int64(len(want)), cause: err}
 			}
 			return nil
@@ -145,7 +139,7 @@ func (f *s3File) Read(p []byte) (int, error) {
 	}
 	for broken := 0; ; broken++ {
 		if f.stream == nil {
-			t := f.store.try(f.ctx, opGet, 0, func(context.Context) (err error) {
+			t := f.store.try(f.ctx, opGet, func(context.Context, func()) (err error) {
 				f.stream, err = f.open()
 				return err
 			})
@@ -171,7 +165,7 @@ func (f *s3File) Read(p []byte) (int, error) {
 
 func (f *s3File) open() (*idleBody, error) {
 	ctx, cancel := context.WithCancel(f.ctx)
-	b := &idleBody{cancel: cancel, timer: time.AfterFunc(idleTime, cancel)}
+	b := &idleBody{cancel: cancel, quiet: f.store.quiet, timer: time.AfterFunc(f.store.quiet, cancel)}
 	body, err := f.get(ctx, f.at, f.size-f.at)
 	if err != nil {
 		b.timer.Stop()
@@ -216,11 +210,12 @@ func (f *s3File) Close() error {
 type idleBody struct {
 	body   io.ReadCloser
 	cancel context.CancelFunc
+	quiet  time.Duration
 	timer  *time.Timer
 }
 
 func (b *idleBody) Read(p []byte) (int, error) {
-	b.timer.Reset(idleTime)
+	b.timer.Reset(b.quiet)
 	n, err := b.body.Read(p)
 	b.timer.Stop() // the time between two calls is the caller's
 	return n, err

@@ -21,8 +21,9 @@ import (
 
 const s3Port = "24141"
 
-// startS3 starts a real server once for the test and gives its settings.
-func startS3(t *testing.T, flags ...string) config.S3 {
+// startS3 starts a real server for the test. again starts it after kill, with
+// what it held.
+func startS3(t *testing.T) (cfg config.S3, kill, again func()) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("-short")
@@ -32,25 +33,24 @@ func startS3(t *testing.T, flags ...string) config.S3 {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	args := append([]string{"start", "-p", s3Port, "-d", dir}, flags...)
-	// Its children keep the output open, so it goes to a file.
-	log, err := os.Create(filepath.Join(dir, "start.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(script, args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		out, _ := os.ReadFile(log.Name())
-		t.Fatalf("start S3: %v\n%s", err, out)
-	}
-	t.Cleanup(func() {
-		if out, err := exec.Command(script, "kill", "-p", s3Port, "-d", dir).CombinedOutput(); err != nil {
-			t.Errorf("stop S3: %v\n%s", err, out)
+	run := func(verb string) {
+		// Its children keep the output open, so it goes to a file.
+		log, err := os.Create(filepath.Join(dir, verb+".log"))
+		if err != nil {
+			t.Fatal(err)
 		}
-	})
-	return config.S3{Endpoint: "http://127.0.0.1:" + s3Port, Region: "us-east-1", PathStyle: true, AccessKey: "lakesync", SecretKey: "lakesync-secret"}
+		defer log.Close()
+		cmd := exec.Command(script, verb, "-p", s3Port, "-d", dir)
+		cmd.Stdout, cmd.Stderr = log, log
+		if err := cmd.Run(); err != nil {
+			out, _ := os.ReadFile(log.Name())
+			t.Errorf("s3.sh %s: %v\n%s", verb, err, out)
+		}
+	}
+	run("start")
+	t.Cleanup(func() { run("kill") })
+	cfg = config.S3{Endpoint: "http://127.0.0.1:" + s3Port, Region: "us-east-1", PathStyle: true, AccessKey: "lakesync", SecretKey: "lakesync-secret"}
+	return cfg, func() { run("kill") }, func() { run("start") }
 }
 
 func openS3(t *testing.T, cfg config.S3, opts fileio.Options) fileio.FS {
@@ -63,7 +63,7 @@ func openS3(t *testing.T, cfg config.S3, opts fileio.Options) fileio.FS {
 }
 
 func TestS3(t *testing.T) {
-	cfg := startS3(t)
+	cfg, _, _ := startS3(t)
 	var n fileio.Requests
 	store := openS3(t, cfg, fileio.Options{Requests: &n})
 	const root = "s3://lake/wh"
@@ -265,6 +265,40 @@ func TestS3(t *testing.T) {
 			t.Errorf("took %v", &n)
 		}
 	})
+}
+
+// A server that dies in the middle of an upload is waited for by whoever calls:
+// the file is not there, and the next attempt finds nothing in its way.
+func TestS3UploadOverADeadServerIsUnavailable(t *testing.T) {
+	cfg, kill, again := startS3(t)
+	store, err := fileio.Open(t.Context(), "s3://lake", config.Storage{S3: cfg}, fileio.Options{RetryWait: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := store.Create(t.Context(), "s3://lake/cut/data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 9<<20)); err != nil {
+		t.Fatal(err)
+	}
+	kill()
+	_, err = w.Write(make([]byte, 30<<20))
+	if err == nil {
+		err = w.Close()
+	} else if cerr := w.Close(); cerr == nil {
+		t.Error("close after a failed write succeeded")
+	}
+	if !errors.Is(err, fileio.ErrUnavailable) {
+		t.Errorf("got %v, want ErrUnavailable", err)
+	}
+	again()
+	if got := list(t, store, "s3://lake/cut"); len(got) != 0 {
+		t.Errorf("listed %v", got)
+	}
+	if err := store.Put(t.Context(), "s3://lake/cut/data", []byte("again")); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestS3IsUnavailableWhenNobodyListens(t *testing.T) {

@@ -180,7 +180,7 @@ func (w *s3Writer) Write(b []byte) (n int, err error) {
 func (w *s3Writer) send() error {
 	s := w.store
 	if w.upload == "" {
-		t := s.try(w.ctx, opStart, 0, func(ctx context.Context) error {
+		t := s.try(w.ctx, opStart, func(ctx context.Context, moved func()) error {
 			out, err := s.client.CreateMultipartUpload(ctx, &s3.CreateMultipartUploadInput{Bucket: &w.bucket, Key: &w.key})
 			if err == nil {
 				w.upload = aws.ToString(out.UploadId)
@@ -205,10 +205,10 @@ func (w *s3Writer) send() error {
 	w.sending.Go(func() {
 		defer func() { <-s.slots }()
 		var etag *string
-		t := s.try(w.ctx, opPart, int64(p.size), func(ctx context.Context) error {
+		t := s.try(w.ctx, opPart, func(ctx context.Context, moved func()) error {
 			out, err := s.client.UploadPart(ctx, &s3.UploadPartInput{
 				Bucket: &w.bucket, Key: &w.key, UploadId: &w.upload, PartNumber: &number,
-				Body: &partReader{part: &p}, ContentLength: aws.Int64(int64(p.size)),
+				Body: &movingReader{&partReader{part: &p}, moved}, ContentLength: aws.Int64(int64(p.size)),
 			})
 			if err == nil {
 				etag = out.ETag
@@ -253,10 +253,10 @@ func (w *s3Writer) finish() error {
 		if err := w.failed(); err != nil {
 			return err
 		}
-		t := s.try(w.ctx, opPut, int64(w.filling.size), func(ctx context.Context) error {
+		t := s.try(w.ctx, opPut, func(ctx context.Context, moved func()) error {
 			_, err := s.client.PutObject(ctx, &s3.PutObjectInput{
 				Bucket: &w.bucket, Key: &w.key,
-				Body: &partReader{part: &w.filling}, ContentLength: aws.Int64(int64(w.filling.size)),
+				Body: &movingReader{&partReader{part: &w.filling}, moved}, ContentLength: aws.Int64(int64(w.filling.size)),
 			})
 			return err
 		})
@@ -273,7 +273,7 @@ func (w *s3Writer) finish() error {
 	if err := w.failed(); err != nil {
 		return err
 	}
-	t := s.try(w.ctx, opFinish, 0, func(ctx context.Context) error {
+	t := s.try(w.ctx, opFinish, func(ctx context.Context, moved func()) error {
 		_, err := s.client.CompleteMultipartUpload(ctx, &s3.CompleteMultipartUploadInput{
 			Bucket: &w.bucket, Key: &w.key, UploadId: &w.upload,
 			MultipartUpload: &types.CompletedMultipartUpload{Parts: w.parts},
@@ -306,11 +306,11 @@ func (w *s3Writer) Abort() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), 10*time.Second)
 	defer cancel()
 	s := w.store
-	t := s.try(ctx, opAbort, 0, func(ctx context.Context) error {
+	t := s.try(ctx, opAbort, func(ctx context.Context, moved func()) error {
 		_, err := s.client.AbortMultipartUpload(ctx, &s3.AbortMultipartUploadInput{Bucket: &w.bucket, Key: &w.key, UploadId: &w.upload})
 		return err
 	})
-	if errors.Is(t.err, ErrNotExist) {
+	if failure(t.err).code == "NoSuchUpload" {
 		return nil
 	}
 	return named(fmt.Sprintf("abort upload %s of", w.upload), w.path, t.err)
