@@ -36,6 +36,10 @@ func (r *run) startCommit(ctx context.Context, rec *Record, touch bool) *commit 
 		k.err = r.commitRecord(work, r.out, rec, touch)
 		if k.err == nil {
 			r.phase("commit", started)
+			if len(rec.Deltas) > 0 {
+				r.Log.Info("checkpoint committed", "checkpoint", rec.ID, "position", rec.Position, "tables", len(rec.Deltas),
+					"files", files(rec), "source_time", rec.SourceTime, "elapsed", r.Now().Sub(started).Round(time.Millisecond))
+			}
 		}
 	}()
 	return k
