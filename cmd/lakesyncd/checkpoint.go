@@ -121,20 +121,41 @@ func edit(ctx context.Context, c *cli, path string, fn func(ctx context.Context,
 	}
 	rec.Format, rec.Pipeline, rec.Deltas = 1, cfg.Pipeline, nil
 	rec.SavedAt, rec.Writer = time.Now().UTC(), writerName()
-	if err := l.store.Put(ctx, rec); err != nil {
+	if err := l.put(ctx, rec); err != nil {
 		return err
+	}
+	if rec.Position == "" {
+		c.printf("saved record %d: the next start begins the initial snapshot", rec.ID)
+		return nil
 	}
 	c.printf("saved record %d: the next start reads on at %s", rec.ID, rec.Position)
 	return nil
 }
 
-// last is the newest record, an empty one if there is none.
-func (l *lake) last(ctx context.Context) (*checkpoint.Record, error) {
-	rec, err := l.store.Last(ctx)
-	if errors.Is(err, checkpoint.ErrNoRecord) {
-		return &checkpoint.Record{}, nil
+// put saves a record whose number may lie far above the newest, because it must
+// lie above the tables' marks. The store takes a gap among its newest records for
+// a loss, so copies of the record fill it.
+func (l *lake) put(ctx context.Context, rec *checkpoint.Record) error {
+	ids, err := l.store.IDs(ctx)
+	if err != nil {
+		return err
 	}
-	return rec, err
+	const window = 10 // in which the store looks for gaps
+	first := rec.ID
+	if n := len(ids); n > 0 {
+		first = ids[n-1] + 1
+		if rec.ID-first > 2*window {
+			first = rec.ID - window + 1
+		}
+	}
+	for id := min(first, rec.ID); id <= rec.ID; id++ {
+		filler := *rec
+		filler.ID = id
+		if err := l.store.Put(ctx, &filler); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func setFlags(fs *flag.FlagSet) action {
@@ -153,9 +174,15 @@ func setFlags(fs *flag.FlagSet) action {
 			}
 		}
 		return edit(ctx, c, *path, func(ctx context.Context, cfg *config.Config, l *lake) (*checkpoint.Record, error) {
-			last, err := l.last(ctx)
-			if err != nil {
+			last, err := l.store.Last(ctx)
+			switch {
+			case errors.Is(err, checkpoint.ErrNoRecord):
+				return nil, fmt.Errorf("%w: %w: the schema history that belongs to a position is gone with the records; "+
+					"point checkpoint.store at them, or move the tables away and start for a new initial snapshot", errConfig, err)
+			case err != nil:
 				return nil, err
+			case last.Position == "" || len(last.Source) == 0:
+				return nil, fmt.Errorf("%w: record %d is from before the end of the initial snapshot: start the daemon to complete it", errConfig, last.ID)
 			}
 			missing, _, err := l.uncommitted(ctx, cfg.Pipeline, last)
 			if err != nil {
@@ -184,10 +211,7 @@ type setter struct {
 func (s *setter) record(ctx context.Context, c *cli) (*checkpoint.Record, error) {
 	rec := *s.last
 	rec.Tables = maps.Clone(s.last.Tables)
-	if rec.Tables == nil {
-		rec.Tables = map[string]sink.TableState{}
-	}
-	marks, err := s.marks(ctx, c, &rec)
+	marks, err := s.marks(ctx, &rec)
 	if err != nil {
 		return nil, err
 	}
@@ -215,9 +239,7 @@ func (s *setter) record(ctx context.Context, c *cli) (*checkpoint.Record, error)
 	if len(appended) > 0 && !s.force && s.want != s.last.Position {
 		return nil, fmt.Errorf("%w: tables in mode append would lack or repeat the changes in between: %s; -force does it anyway", errConfig, strings.Join(appended, ", "))
 	}
-	if s.last.Position != "" {
-		s.warn(c)
-	}
+	s.warn(c)
 	rec.ID, rec.Epoch, rec.Position = rec.ID+1, rec.Epoch+1, s.want
 	return &rec, nil
 }
@@ -236,24 +258,11 @@ func (s *setter) warn(c *cli) {
 	}
 }
 
-// marks reads the mark of each table. Without a record, the tables are those of
-// the relations at the source.
-func (s *setter) marks(ctx context.Context, c *cli, rec *checkpoint.Record) (map[string]table.Mark, error) {
-	relations := map[string]string{} // by table
-	for name, t := range rec.Tables {
-		relations[name] = t.Relation
-	}
-	if len(relations) == 0 {
-		report, err := mysql.Check(ctx, sourceOptions(s.cfg, c.quietLog(s.cfg), nil))
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range report.Relations {
-			relations[s.cfg.TableFor(r.Namespace, r.Name).Table] = r.FullName()
-		}
-	}
+// marks reads the mark of each table of the record. A table that was moved away
+// is left out.
+func (s *setter) marks(ctx context.Context, rec *checkpoint.Record) (map[string]table.Mark, error) {
 	marks := map[string]table.Mark{}
-	for name, relation := range relations {
+	for name := range s.last.Tables {
 		t, err := s.lake.catalog.Load(ctx, name)
 		if errors.Is(err, table.ErrNotFound) {
 			delete(rec.Tables, name)
@@ -266,18 +275,12 @@ func (s *setter) marks(ctx context.Context, c *cli, rec *checkpoint.Record) (map
 		if err != nil {
 			return nil, err
 		}
-		if !ok {
-			continue
-		}
-		marks[name] = m
-		head, _ := t.Head()
-		rec.Tables[name] = sink.TableState{
-			Relation: relation, UUID: t.UUID(), Checkpoint: m.Checkpoint,
-			Complete: head.Summary["lakesync.complete"] != "false",
+		if ok {
+			marks[name] = m
 		}
 	}
 	if len(marks) == 0 {
-		return nil, fmt.Errorf("%w: no table carries a mark of pipeline %s: start the daemon for an initial snapshot", errConfig, s.cfg.Pipeline)
+		return nil, fmt.Errorf("%w: no table carries a mark of pipeline %s", errConfig, s.cfg.Pipeline)
 	}
 	return marks, nil
 }
