@@ -107,10 +107,12 @@ func oneLine(sql string) string { return strings.Join(strings.Fields(sql), " ") 
 
 func (s *statement) run() error {
 	p := s.p
-	for p.peek(0).punct('(') || p.peek(0).punct(';') {
-		p.next()
+	for p.acceptPunct('(') {
 	}
 	t := p.next()
+	if t.kind == tokenEnd && !p.bad {
+		return nil // a comment
+	}
 	if t.kind != tokenWord {
 		return s.unread()
 	}
@@ -166,6 +168,7 @@ func (s *statement) refuseAny(why string) error {
 // captured table's: with its schema before it, or alone in the default schema.
 func (s *statement) mentions(skip int) (tableName, bool) {
 	p := s.h.newParser(s.ddl.SQL, s.ddl.SQLMode)
+	p.lex.whole = true
 	var before token // what stands before the dot
 	for i := 0; ; i++ {
 		t := p.next()

@@ -27,6 +27,7 @@ func (a *alteration) cannot(format string, args ...any) {
 // alter reads the clauses of ALTER TABLE and applies them to p.def.
 func (p *tableParser) alter() (*alteration, error) {
 	a := &alteration{}
+	p.newDefault()
 	for !p.end() {
 		if err := p.clause(a); err != nil {
 			return a, err
@@ -37,6 +38,28 @@ func (p *tableParser) alter() (*alteration, error) {
 		return a, p.syntaxError("a quote or comment has no end")
 	}
 	return a, nil
+}
+
+// newDefault looks ahead for a new default character set: it holds for columns
+// that the same statement adds before it is named.
+func (p *tableParser) newDefault() {
+	parser := *p.parser
+	parser.buf = append([]token(nil), p.buf...)
+	ahead := *p
+	ahead.parser = &parser
+	for !ahead.end() {
+		switch t := ahead.peek(0); {
+		case t.is("DEFAULT"), t.is("CHARACTER"), t.is("CHARSET"), t.is("COLLATE"):
+			if ahead.charsetOption() != nil {
+				return
+			}
+		default:
+			ahead.skipToComma()
+		}
+		if t := ahead.peek(0); t.punct(')') || t.punct(',') {
+			ahead.next()
+		}
+	}
 }
 
 func (p *tableParser) clause(a *alteration) error {
@@ -248,7 +271,7 @@ func (p *tableParser) addColumn(a *alteration, absent, place bool) error {
 		}
 		return fmt.Errorf("column %s is there already", c.Name)
 	}
-	p.settleCharset(&c, x.binary)
+	p.settleCharset(&c, x)
 	p.def.Columns = append(p.def.Columns[:at:at], append([]columnDef{c}, p.def.Columns[at:]...)...)
 	p.inline(c.Name, x)
 	switch {
@@ -409,7 +432,7 @@ func (p *tableParser) changeClause(a *alteration, named bool) error {
 		}
 		return fmt.Errorf("column %s, which is changed, is not known", old)
 	}
-	p.settleCharset(&c, x.binary)
+	p.settleCharset(&c, x)
 	was := d.Columns[i]
 	for _, ix := range d.Indexes {
 		if ix.Primary && ix.has(was.Name) {

@@ -10,6 +10,7 @@ type columnExtra struct {
 	primary, unique bool
 	foreign         *foreignDef
 	binary          bool // CHARACTER SET binary
+	sized           bool // TEXT(n): Len is n until the character set is known
 	// hasDefault: existing rows of a table that the column is added to hold
 	// something else than NULL.
 	hasDefault bool
@@ -159,11 +160,15 @@ func (p *tableParser) columnType(c *columnDef, x *columnExtra) error {
 		}
 	case "text", "blob":
 		c.Base = base
-		c.Len, _, _, err = p.lengths()
-		if oracle && base == "blob" && c.Len == 0 {
+		a, _, n, err = p.lengths()
+		switch {
+		case n == 0 && oracle && base == "blob":
 			c.Base = "longblob"
-		} else if base == "blob" && c.Len > 0 {
-			c.Base, c.Len = sizedBlob("blob", c.Len), 0
+		case a == 0 && p.h.flavor == FlavorMariaDB: // as without a length
+		case n > 0 && base == "blob":
+			c.Base = sizedBlob("blob", a)
+		case n > 0:
+			c.Len, x.sized = a, true
 		}
 	case "tinytext", "mediumtext", "longtext", "tinyblob", "mediumblob", "longblob":
 		c.Base = base
@@ -407,6 +412,7 @@ func (p *tableParser) columnDefault(x *columnExtra) error {
 			if !p.skipParens() {
 				return p.syntaxError("a closing parenthesis was expected")
 			}
+			n = token{}
 		case n.kind == tokenString, n.kind == tokenNumber, n.punct('.'), n.punct('+'), n.punct('-'), n.punct('*'), n.punct('/'),
 			n.punct('%'), n.punct('|'), n.punct('&'), n.punct('^'):
 			p.next()

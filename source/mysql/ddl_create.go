@@ -41,9 +41,9 @@ type tableParser struct {
 
 	// What a column says about its character set waits until the table's default
 	// is known.
-	binaryText map[int]bool // columns declared with CHARACTER SET binary
-	statement  bool         // CREATE … SELECT as text
-	realOracle bool
+	extras    []columnExtra // of the columns of a new table
+	periods   []string      // columns of periods, which are not null
+	statement bool          // CREATE … SELECT as text
 }
 
 // syntaxError says that a statement is not understood, and where.
@@ -105,6 +105,13 @@ func (p *tableParser) element() error {
 			if p.next().is("SYSTEM_TIME") {
 				p.def.Versioned = true
 			}
+			if p.peek(0).punct('(') {
+				var period indexDef
+				if err := p.indexParts(&period); err != nil {
+					return err
+				}
+				p.periods = append(p.periods, period.Columns...)
+			}
 			p.skipToComma()
 			return nil
 		}
@@ -114,9 +121,7 @@ func (p *tableParser) element() error {
 		return err
 	}
 	p.def.Columns = append(p.def.Columns, c)
-	if extra.binary {
-		p.binaryText[len(p.def.Columns)-1] = true
-	}
+	p.extras = append(p.extras, extra)
 	p.inline(c.Name, extra)
 	return nil
 }
@@ -166,9 +171,8 @@ func (p *tableParser) constraint() (bool, error) {
 		p.accept("KEY")
 		return true, p.index(indexDef{Name: "PRIMARY", Unique: true, Primary: true})
 	case p.accept("UNIQUE"):
-		if p.acceptAny("INDEX", "KEY") != "" {
-			p.accept("IF", "NOT", "EXISTS")
-		}
+		p.acceptAny("INDEX", "KEY")
+		p.accept("IF", "NOT", "EXISTS")
 		return true, p.index(indexDef{Name: name, Unique: true})
 	case p.acceptAny("FULLTEXT", "SPATIAL", "VECTOR") != "":
 		p.acceptAny("INDEX", "KEY")
@@ -374,18 +378,15 @@ func (p *tableParser) finish() {
 		d.Charset = p.h.schemaCharset(d.Schema, p.ddl)
 	}
 	for i := range d.Columns {
-		p.settleCharset(&d.Columns[i], p.binaryText[i])
+		p.settleCharset(&d.Columns[i], p.extras[i])
 	}
 	for _, ix := range d.Indexes {
 		if !ix.Primary {
 			continue
 		}
-		for _, n := range ix.Columns {
-			if i := d.column(n); i >= 0 {
-				d.Columns[i].NotNull = true
-			}
-		}
+		p.notNull(ix.Columns)
 	}
+	p.notNull(p.periods)
 	if d.Engine == "" {
 		d.Engine = "InnoDB"
 	}
@@ -393,14 +394,14 @@ func (p *tableParser) finish() {
 
 // settleCharset gives a text column without a character set the table's, and
 // turns text of the binary set into bytes, as the server does.
-func (p *tableParser) settleCharset(c *columnDef, binary bool) {
+func (p *tableParser) settleCharset(c *columnDef, x columnExtra) {
 	if !c.isText() {
 		return
 	}
 	if c.Charset == "" {
 		c.Charset = p.def.Charset
 	}
-	if binary {
+	if x.binary {
 		c.Charset = "binary"
 	}
 	set := lookupCharset(c.Charset)
@@ -420,7 +421,7 @@ func (p *tableParser) settleCharset(c *columnDef, binary bool) {
 	}
 	switch c.Base {
 	case "text", "blob":
-		if c.Len > 0 { // TEXT(n) is the smallest type that holds n characters
+		if x.sized { // TEXT(n) is the smallest type that holds n characters
 			c.Base = sizedBlob(c.Base, c.Len*maxLen)
 			c.Len = 0
 		}

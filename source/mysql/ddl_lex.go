@@ -48,8 +48,9 @@ type lexer struct {
 	pos     int
 	mode    uint64
 	flavor  Flavor
-	version int // as in /*!80023 … */; 0: not known, everything is run
-	inside  int // versioned comments that are open
+	version int  // as in /*!80023 … */; 0: not known, everything is run
+	inside  int  // versioned comments that are open
+	whole   bool // semicolons do not end the statement
 }
 
 func (l *lexer) next() token {
@@ -61,6 +62,9 @@ func (l *lexer) next() token {
 	}
 	start, c := l.pos, l.s[l.pos]
 	switch {
+	case c == ';' && !l.whole:
+		l.pos = len(l.s)
+		return token{kind: tokenEnd, start: start}
 	case c == '`' || c == '"' && l.mode&modeANSIQuotes != 0:
 		text, ok := l.quoted(c, false)
 		if !ok {
@@ -294,12 +298,7 @@ func (p *parser) acceptPunct(c byte) bool {
 }
 
 // end reports whether the statement is over.
-func (p *parser) end() bool {
-	for p.peek(0).punct(';') {
-		p.next()
-	}
-	return p.peek(0).kind == tokenEnd
-}
+func (p *parser) end() bool { return p.peek(0).kind == tokenEnd }
 
 // skipParens takes everything up to the parenthesis that closes the one which
 // comes next.

@@ -120,7 +120,7 @@ func (s *statement) createDefinition(d *tableDef) error {
 		d.Partitioned, d.Versioned, d.Sequence = c.Partitioned, c.Versioned, c.Sequence
 		return nil
 	}
-	tp := &tableParser{parser: p, h: s.h, ddl: s.ddl, def: d, binaryText: map[int]bool{}}
+	tp := &tableParser{parser: p, h: s.h, ddl: s.ddl, def: d}
 	if err := tp.createBody(); err != nil {
 		return err
 	}
@@ -252,7 +252,7 @@ func (s *statement) alterTable(ignore bool) error {
 	if err != nil || d == nil {
 		return err
 	}
-	tp := &tableParser{parser: p, h: s.h, ddl: s.ddl, def: d, binaryText: map[int]bool{}}
+	tp := &tableParser{parser: p, h: s.h, ddl: s.ddl, def: d}
 	a, err := tp.alter()
 	if other, ok := s.exchanged(); ok {
 		return s.refuse(other, "EXCHANGE PARTITION changes its rows without a word in the log", outNewCopy)
@@ -289,7 +289,7 @@ func (s *statement) alterTable(ignore bool) error {
 // alterUnknown follows what can be followed of a table whose shape is lost: its
 // name.
 func (s *statement) alterUnknown(n tableName, d *tableDef) error {
-	tp := &tableParser{parser: s.p, h: s.h, ddl: s.ddl, def: d.clone(), binaryText: map[int]bool{}}
+	tp := &tableParser{parser: s.p, h: s.h, ddl: s.ddl, def: d.clone()}
 	for !tp.end() {
 		if tp.accept("RENAME") && !tp.peek(0).is("COLUMN") && !tp.peek(0).is("INDEX") && !tp.peek(0).is("KEY") {
 			a := &alteration{}
@@ -369,7 +369,7 @@ func (s *statement) createIndex() error {
 	if err != nil || d == nil {
 		return err
 	}
-	tp := &tableParser{parser: p, h: s.h, ddl: s.ddl, def: d, binaryText: map[int]bool{}}
+	tp := &tableParser{parser: p, h: s.h, ddl: s.ddl, def: d}
 	if !p.peek(0).punct('(') || tp.indexParts(&ix) != nil {
 		if d.Captured {
 			return s.refuse(n, "the statement is not understood", outNewCopy)

@@ -100,7 +100,7 @@ func (h *history) readCreate(p *parser, d *tableDef, ddl ddlEvent) error {
 		return p.syntaxError("the name of a table was expected")
 	}
 	d.Name = n.Name
-	tp := &tableParser{parser: p, h: h, ddl: ddl, def: d, binaryText: map[int]bool{}}
+	tp := &tableParser{parser: p, h: h, ddl: ddl, def: d}
 	if err := tp.createBody(); err != nil {
 		return err
 	}

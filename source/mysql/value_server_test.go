@@ -315,6 +315,13 @@ func (s testServer) log(t *testing.T, c *client.Conn, h *history) *valueLog {
 	return l
 }
 
+func stripChecksum(raw []byte) []byte {
+	if n := len(raw) - 4; crc32.ChecksumIEEE(raw[:n]) == binary.LittleEndian.Uint32(raw[n:]) {
+		raw = raw[:n]
+	}
+	return raw
+}
+
 // valueRows is one rows event.
 type valueRows struct {
 	table              string
@@ -334,11 +341,7 @@ func (l *valueLog) next() valueRows {
 		if err != nil {
 			l.t.Fatal(err)
 		}
-		raw := e.RawData
-		if n := len(raw) - 4; crc32.ChecksumIEEE(raw[:n]) == binary.LittleEndian.Uint32(raw[n:]) {
-			raw = raw[:n]
-		}
-		body := raw[replication.EventHeaderSize:]
+		body := stripChecksum(e.RawData)[replication.EventHeaderSize:]
 		switch typ := e.Header.EventType; typ {
 		case replication.TABLE_MAP_EVENT:
 			tm, err := parseTableMap(body)
