@@ -335,10 +335,24 @@ func (p *Pipeline) Check() (string, int) {
 	return p.Command("check", "-config", p.File)
 }
 
-// Wait returns once all that the source has now is committed and readable.
+// Wait returns once all that the source has now is committed and readable. It
+// is a fatal error of the test if that takes longer, or if the daemon ends.
 func (p *Pipeline) Wait(limit time.Duration) {
 	p.t.Helper()
-	out, code := p.Command("wait", "-config", p.File, "-timeout", limit.String())
+	ctx, cancel := context.WithCancel(p.t.Context())
+	defer cancel()
+	p.mu.Lock()
+	end := p.end
+	p.mu.Unlock()
+	// It ends with this function, or with the daemon.
+	go func() {
+		select {
+		case <-end:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	out, code := p.command(ctx, "wait", "-config", p.File, "-timeout", limit.String())
 	if code != ExitOK {
 		p.t.Fatalf("pipeline %s: wait ended with %d: %s\nlog:\n%s", p.Name, code, strings.TrimSpace(out), p.LogTail(15))
 	}

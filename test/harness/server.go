@@ -167,7 +167,7 @@ func (s *Server) Restart(t T, flags ...string) {
 
 func (s *Server) must(t T, verb string) {
 	t.Helper()
-	if _, err := s.script(t.Context(), verb); err != nil {
+	if _, err := s.script(context.WithoutCancel(t.Context()), verb); err != nil {
 		t.Fatalf("%v", err)
 	}
 }
@@ -220,7 +220,8 @@ func (s *Server) Pid() int {
 // Exec runs statements, one call of the server each, in one session of root.
 func (s *Server) Exec(t T, statements ...string) {
 	t.Helper()
-	if err := s.exec(t.Context(), statements); err != nil {
+	// A test's own context has ended when its cleanups run.
+	if err := s.exec(context.WithoutCancel(t.Context()), statements); err != nil {
 		t.Fatalf("%v", err)
 	}
 }
