@@ -268,7 +268,7 @@ func (d *copyDecoder) wrap(c *columnDecoder, err error) error {
 func decodePacked(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	n, size, ok := packedLength(b)
 	if !ok || n > uint64(len(b)-size) {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	end := size + int(n)
 	return end, c.inner(c, b[size:end], v)
@@ -336,14 +336,14 @@ func copyBits64(_ *columnDecoder, b []byte, v *source.Vector) error {
 
 func copyEnum(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 8 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return 8, appendEnum(v, c.labels, binary.LittleEndian.Uint64(b))
 }
 
 func copySet(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 8 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return 8, appendSet(v, c.labels, binary.LittleEndian.Uint64(b))
 }
@@ -352,7 +352,7 @@ func copySet(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func copyDate(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 || len(b) < 1+int(b[0]) {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	switch n := b[0]; n {
 	case 0:
@@ -367,7 +367,7 @@ func copyDate(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func copyMoment(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 || len(b) < 1+int(b[0]) {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	n := int(b[0])
 	var x [11]byte
@@ -384,7 +384,7 @@ func copyMoment(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func copyTime(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 || len(b) < 1+int(b[0]) {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	n := int(b[0])
 	var x [12]byte // sign, days, hour, minute, second, microseconds

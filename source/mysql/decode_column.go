@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	errShort   = errors.New("a rows event ends within a value")
+	errValueShort   = errors.New("a rows event ends within a value")
 	errCharset = errors.New("a value is not valid in its character set; correct the row or change the column to VARBINARY or BLOB")
 )
 
@@ -152,7 +152,7 @@ func charBytes(meta uint16) int {
 
 func decodeInt8(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(int8(b[0])))
 	return 1, nil
@@ -160,7 +160,7 @@ func decodeInt8(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeUint8(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(b[0]))
 	return 1, nil
@@ -168,7 +168,7 @@ func decodeUint8(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeInt16(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 2 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(int16(binary.LittleEndian.Uint16(b))))
 	return 2, nil
@@ -176,7 +176,7 @@ func decodeInt16(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeUint16(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 2 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(binary.LittleEndian.Uint16(b)))
 	return 2, nil
@@ -184,7 +184,7 @@ func decodeUint16(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeInt24(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 3 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(uint32(b[0])<<8|uint32(b[1])<<16|uint32(b[2])<<24) >> 8)
 	return 3, nil
@@ -192,7 +192,7 @@ func decodeInt24(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeUint24(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 3 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16))
 	return 3, nil
@@ -200,7 +200,7 @@ func decodeUint24(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeInt32(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 4 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendInt(int32(binary.LittleEndian.Uint32(b)))
 	return 4, nil
@@ -208,7 +208,7 @@ func decodeInt32(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeUint32(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 4 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendLong(int64(binary.LittleEndian.Uint32(b)))
 	return 4, nil
@@ -216,7 +216,7 @@ func decodeUint32(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeInt64(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 8 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendLong(int64(binary.LittleEndian.Uint64(b)))
 	return 8, nil
@@ -224,7 +224,7 @@ func decodeInt64(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeUint64(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 8 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendWide(source.Int128{Lo: binary.LittleEndian.Uint64(b)})
 	return 8, nil
@@ -232,7 +232,7 @@ func decodeUint64(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeFloat(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 4 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendFloat(math.Float32frombits(binary.LittleEndian.Uint32(b)))
 	return 4, nil
@@ -240,7 +240,7 @@ func decodeFloat(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeDouble(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 8 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendDouble(math.Float64frombits(binary.LittleEndian.Uint64(b)))
 	return 8, nil
@@ -248,7 +248,7 @@ func decodeDouble(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeYear(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	y := int32(b[0])
 	if y != 0 {
@@ -260,21 +260,21 @@ func decodeYear(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeDecimalLong(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return c.size, appendDecimalLong(v, c.layout, b)
 }
 
 func decodeDecimalWide(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return c.size, appendDecimalWide(v, c.layout, b)
 }
 
 func decodeDecimalText(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	out, err := appendDecimalText(v.Bytes, c.digits, c.scale, b)
 	if err != nil {
@@ -304,7 +304,7 @@ func littleEndian(b []byte, n int) uint64 {
 
 func decodeBool(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 1 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendBool(b[0] != 0)
 	return 1, nil
@@ -312,7 +312,7 @@ func decodeBool(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeBits(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendLong(int64(bigEndian(b, c.size)))
 	return c.size, nil
@@ -320,7 +320,7 @@ func decodeBits(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeBits64(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	v.AppendWide(source.Int128{Lo: bigEndian(b, c.size)})
 	return c.size, nil
@@ -328,7 +328,7 @@ func decodeBits64(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeDate(_ *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < 3 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	x := int(b[0]) | int(b[1])<<8 | int(b[2])<<16
 	appendDate(v, x>>9, x>>5&15, x&31)
@@ -349,7 +349,7 @@ func fraction(x int64, digits int) int64 {
 
 func decodeDatetime(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	x := int64(bigEndian(b, 5)) - 0x80_0000_0000
 	if x < 0 {
@@ -364,7 +364,7 @@ func decodeDatetime(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeTimestamp(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	seconds := int64(bigEndian(b, 4))
 	micros := fraction(int64(bigEndian(b[4:], c.size-4)), c.digits)
@@ -378,7 +378,7 @@ func decodeTimestamp(c *columnDecoder, b []byte, v *source.Vector) (int, error) 
 
 func decodeTime(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	// Whole and fraction are one number, offset so that it sorts as bytes.
 	bits := 8 * (c.size - 3)
@@ -398,14 +398,14 @@ func decodeTime(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 
 func decodeEnum(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return c.size, appendEnum(v, c.labels, littleEndian(b, c.size))
 }
 
 func decodeSet(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return c.size, appendSet(v, c.labels, littleEndian(b, c.size))
 }
@@ -413,11 +413,11 @@ func decodeSet(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 // decodeString is any value with its length before it.
 func decodeString(c *columnDecoder, b []byte, v *source.Vector) (int, error) {
 	if len(b) < c.size {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	n := c.size + int(littleEndian(b, c.size))
 	if n > len(b) || n < 0 {
-		return 0, errShort
+		return 0, errValueShort
 	}
 	return n, c.inner(c, b[c.size:n], v)
 }
