@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/lakesyncd/lakesyncd/source"
 )
@@ -45,6 +46,7 @@ type assembler struct {
 
 	group  group
 	resume *resumeGroup
+	torn   *tornGroups
 
 	tables map[uint64]*tableRef
 	// statement counts statements: a table map holds until its statement ends.
@@ -56,7 +58,11 @@ type assembler struct {
 	nested eventReader // events inside of an event, or of a parked transaction
 	out    []source.Event
 	batch  source.Batch
-	ev     source.Event
+	large  bool // the batch holds much more memory than most
+	// unzip and its buffer serve all compressed transactions in turn.
+	unzip    *zstd.Decoder
+	unzipped []byte
+	ev       source.Event
 }
 
 // group is the transaction, or other run of events under one GTID, being read.
@@ -75,6 +81,8 @@ type group struct {
 	gno         int64
 	maria       mariaGTID
 	anonymous   bool
+	// torn: this group is known to end with its file, without a commit.
+	torn bool
 	// park is set in an XA transaction: its rows wait for the decision.
 	park *xaRun
 	xid  string
@@ -177,12 +185,14 @@ func (a *assembler) feed(b []byte) error {
 	if a.checksums && e.typ != replication.FORMAT_DESCRIPTION_EVENT {
 		n := len(b) - 4
 		if n < eventHeader || crc32.ChecksumIEEE(b[:n]) != binary.LittleEndian.Uint32(b[n:]) {
-			return a.stop("an event of type %s does not have the checksum that it should have: the log is damaged, or the connection", e.typ)
+			return a.stop("an event of type %s: %w", e.typ, errChecksum)
 		}
 		e.body = e.body[:len(e.body)-4]
 	}
 	return a.handle(e)
 }
+
+var errChecksum = errors.New("it does not have the checksum that it should have: the log is damaged, or the connection")
 
 // advance follows the offset. Header positions have 32 bits and are 0 inside of
 // a transaction on newer MariaDB; both are mended by counting.
@@ -256,7 +266,7 @@ func (a *assembler) handle(e event) error {
 	case replication.XA_PREPARE_LOG_EVENT:
 		return a.xaPrepare(e)
 	case replication.TRANSACTION_PAYLOAD_EVENT:
-		return a.payload(e)
+		return a.payload(bytes.NewReader(e.body), int64(len(e.body)), nil)
 	case replication.PARTIAL_UPDATE_ROWS_EVENT:
 		return a.stop("event type 39: JSON columns are logged as differences; run: SET PERSIST binlog_row_value_options='' and set it so in every session that writes")
 	case replication.INCIDENT_EVENT:
@@ -319,7 +329,7 @@ func (a *assembler) format(e event) error {
 		}
 	}
 	if a.group.open && e.flags&replication.LOG_EVENT_ARTIFICIAL_F == 0 && e.logPos != 0 {
-		return a.stop("the file before %s ends inside of a transaction: the server died while it wrote it", a.file)
+		return a.tornEnd()
 	}
 	return nil
 }
@@ -334,6 +344,7 @@ func (a *assembler) begin(g group) error {
 	if g.name == "" {
 		a.group.name = g.begin.position()
 	}
+	a.group.torn = a.torn.is(&a.group)
 	if r := a.resume; r != nil && r.name != a.group.name {
 		return fmt.Errorf("%w: the connection was lost inside of %s and the log goes on with %s", source.ErrRestart, r.name, a.group.name)
 	}
@@ -628,11 +639,15 @@ func (a *assembler) next() (*source.Event, error) {
 // was handed out before the connection was lost.
 func (a *assembler) decodeRows() (*source.Event, error) {
 	c := &a.rows
+	if a.large {
+		a.batch, a.large = source.Batch{}, false
+	}
 	c.dec.reset(&a.batch, c.op)
 	used, n, err := c.dec.decode(c.op, c.present1, c.present2, c.data, &a.batch, a.limit)
 	if err != nil {
 		return nil, a.located(err)
 	}
+	a.large = used > 4*a.limit
 	if used == 0 && len(c.data) > 0 {
 		return nil, a.stop("a rows event of %s has %d bytes that make no row", a.batch.Relation.FullName(), len(c.data))
 	}
@@ -646,6 +661,9 @@ func (a *assembler) decodeRows() (*source.Event, error) {
 	}
 	first := a.group.ordinal
 	a.group.ordinal += int64(n)
+	if a.group.torn {
+		return nil, nil
+	}
 	if r := a.resume; r != nil {
 		if first < r.rows {
 			if a.group.ordinal > r.rows {
@@ -665,6 +683,9 @@ func (a *assembler) decodeRows() (*source.Event, error) {
 // commit ends the group: everything up to here has been handed out.
 func (a *assembler) commit() error {
 	g := &a.group
+	if g.torn {
+		return a.tornWhole()
+	}
 	if r := a.resume; r != nil {
 		if g.ordinal < r.rows {
 			return fmt.Errorf("%w: %s has fewer rows than before the connection was lost", source.ErrRestart, r.name)

@@ -13,6 +13,10 @@ import (
 // query handles the text of a statement: the marks of a transaction, DDL, and
 // what somebody logged as a statement although rows were asked for.
 func (a *assembler) query(e event) error {
+	if a.group.open && isBegin(e) {
+		a.group.transaction = true
+		return nil
+	}
 	d, err := parseQuery(e, a.flavor == FlavorMariaDB, a.inner)
 	if err != nil {
 		return a.stop("read a statement: %w", err)
@@ -45,6 +49,15 @@ func (a *assembler) query(e event) error {
 		return a.commit()
 	}
 	return nil
+}
+
+// isBegin tells the statement that most transactions of MySQL begin with.
+func isBegin(e event) bool {
+	if e.typ != replication.QUERY_EVENT || len(e.body) < 13 {
+		return false
+	}
+	at := 13 + int(binary.LittleEndian.Uint16(e.body[11:])) + int(e.body[8]) + 1
+	return at <= len(e.body) && string(e.body[at:]) == "BEGIN"
 }
 
 func (a *assembler) applyStatement(word string, d ddlEvent) error {
@@ -147,20 +160,21 @@ func briefSQL(sql string) string {
 	return sql
 }
 
+var errCutShort = errors.New("the event is cut short")
+
 // parseQuery takes a query event apart.
 func parseQuery(e event, maria bool, limit int64) (ddlEvent, error) {
-	short := errors.New("the event is cut short")
 	b := e.body
 	head := 13
 	if e.typ == replication.EXECUTE_LOAD_QUERY_EVENT {
 		head += 13
 	}
 	if len(b) < head {
-		return ddlEvent{}, short
+		return ddlEvent{}, errCutShort
 	}
 	schema, vars := int(b[8]), int(binary.LittleEndian.Uint16(b[11:]))
 	if len(b) < head+vars+schema+1 {
-		return ddlEvent{}, short
+		return ddlEvent{}, errCutShort
 	}
 	d := ddlEvent{Schema: string(b[head+vars : head+vars+schema])}
 	if flags2 := statusVars(b[head:head+vars], &d); maria {
@@ -178,7 +192,7 @@ func parseQuery(e event, maria bool, limit int64) (ddlEvent, error) {
 }
 
 // Bit of MariaDB's flags2: the session had explicit_defaults_for_timestamp=ON.
-const mariaExplicitTimestamps = 1 << 10
+const mariaExplicitTimestamps = 1 << 24
 
 // statusVars reads the variables that a statement ran under. Servers order them
 // by age, so one that is not known ends what can be read and had to be.

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 
 	gomysql "github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
 
 	"github.com/lakesyncd/lakesyncd/config"
+	"github.com/lakesyncd/lakesyncd/source"
 )
 
 // slabSize is how much of the log travels from the reading to the decoding
@@ -67,6 +70,18 @@ func (p *packets) rest(b []byte, size int) ([]byte, error) {
 	}
 }
 
+// part reads one more part of such a packet. After the last one, which is shorter
+// than the largest, it must not be called.
+func (p *packets) part() ([]byte, error) {
+	n, err := p.header()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, n)
+	_, err = io.ReadFull(p.r, b)
+	return b, err
+}
+
 // next reads a packet into buf's memory, or into new memory if it is too small.
 func (p *packets) next(buf []byte) ([]byte, error) {
 	n, err := p.header()
@@ -103,6 +118,7 @@ func (c impatient) Read(b []byte) (int, error) {
 type slab struct {
 	buf  []byte
 	read int
+	file string     // where the body of the only packet is, if it's too large for memory
 	of   *copyTable // of the initial snapshot: the table that the rows are of
 	last bool       // nothing of that table comes after this
 }
@@ -229,10 +245,20 @@ func (q *fifo) close() {
 	poke(q.emptied)
 }
 
-// feed reads packets off p into q until stop says that a packet is the last one,
-// a read fails, or q is closed. Packets that stop takes for the last are not
-// put. known tells the whole length of a packet from its first part, or 0.
-func (q *fifo) feed(p *packets, stop func(packet []byte) error, known func(first []byte) int) error {
+// feedOptions says what feed does with packets.
+type feedOptions struct {
+	// stop tells the packet that is the last one by an error; it is not put.
+	stop func(packet []byte) error
+	// length tells the whole length of a packet from its first part, or 0.
+	length func(first []byte) int
+	// spill writes a packet away that memory is too small for, and returns what
+	// stays of it and the file; nil if the packet is not of that kind.
+	spill func(first []byte, rest func() ([]byte, error)) (head []byte, file string, err error)
+}
+
+// feed reads packets off p into q until one is the last, a read fails, or q is
+// closed.
+func (q *fifo) feed(p *packets, o feedOptions) error {
 	s := q.slab(0)
 	for {
 		if len(s.buf) > 0 && p.r.Buffered() < 4 {
@@ -258,12 +284,31 @@ func (q *fifo) feed(p *packets, stop func(packet []byte) error, known func(first
 		}
 		if n == maxPayload {
 			// Such a packet began a slab of its own, since it's larger than one.
-			if s.buf, err = p.rest(s.buf, 4+known(s.buf[at+4:])); err != nil {
+			if o.spill != nil {
+				head, file, err := o.spill(s.buf[at+4:], p.part)
+				if err != nil {
+					return err
+				}
+				if head != nil {
+					t := q.slab(0)
+					t.buf, t.file = append(binary.LittleEndian.AppendUint32(t.buf, uint32(len(head))), head...), file
+					if !q.put(t) {
+						return errClosed
+					}
+					s = q.slab(0)
+					continue
+				}
+			}
+			size := 0
+			if o.length != nil {
+				size = 4 + o.length(s.buf[at+4:])
+			}
+			if s.buf, err = p.rest(s.buf, size); err != nil {
 				return err
 			}
 			n = len(s.buf) - at - 4
 		}
-		if err := stop(s.buf[at+4:]); err != nil {
+		if err := o.stop(s.buf[at+4:]); err != nil {
 			s.buf = s.buf[:at]
 			if at > 0 && !q.put(s) {
 				return errClosed
@@ -294,6 +339,7 @@ type dumpOptions struct {
 	uuid      string
 	heartbeat time.Duration
 	memory    int64
+	spill     func() (*os.File, error) // makes a file for a transaction that is larger than memory
 }
 
 // startDump connects, registers and asks for the log from o.at on.
@@ -312,7 +358,7 @@ func startDump(ctx context.Context, o dumpOptions) (*dump, error) {
 	// It ends when the socket is closed or fails, or q is closed: see close.
 	go func() {
 		defer close(d.ended)
-		d.q.end(d.q.feed(p, func(b []byte) error { return c.dumpEnd(b) }, eventLength))
+		d.q.end(d.q.feed(p, feedOptions{stop: c.dumpEnd, length: eventLength, spill: o.spillPayload}))
 	}()
 	return d, nil
 }
@@ -323,6 +369,41 @@ func eventLength(b []byte) int {
 		return 0
 	}
 	return 1 + int(binary.LittleEndian.Uint32(b[10:]))
+}
+
+// spillPayload writes a compressed transaction to a file if memory is too small
+// for it.
+func (o dumpOptions) spillPayload(first []byte, part func() ([]byte, error)) (head []byte, file string, err error) {
+	const typeAt = 1 + 4
+	if o.spill == nil || first[0] != gomysql.OK_HEADER || replication.EventType(first[typeAt]) != replication.TRANSACTION_PAYLOAD_EVENT || int64(eventLength(first)) <= o.memory {
+		return nil, "", nil
+	}
+	f, err := o.spill()
+	if err != nil {
+		return nil, "", err
+	}
+	fail := func(err error) ([]byte, string, error) {
+		f.Close()
+		os.Remove(f.Name())
+		return nil, "", err
+	}
+	b := first[1+eventHeader:]
+	for last := false; ; {
+		if _, err := f.Write(b); err != nil {
+			return fail(fmt.Errorf("%w: spill a transaction of %d bytes: %w", source.ErrCannotServe, eventLength(first), err))
+		}
+		if last {
+			break
+		}
+		if b, err = part(); err != nil {
+			return fail(err)
+		}
+		last = len(b) < maxPayload
+	}
+	if err := f.Close(); err != nil {
+		return fail(fmt.Errorf("%w: spill a transaction: %w", source.ErrCannotServe, err))
+	}
+	return first[:1+eventHeader], f.Name(), nil
 }
 
 // dumpEnd tells a packet that holds no event from one that does.
@@ -415,12 +496,13 @@ func dumpCommand(o dumpOptions) []byte {
 	return append(b, set...)
 }
 
-// next is the next event, whole, with its header. It is valid until the call
-// after. The error, once there is one, stays.
-func (d *dump) next(ctx context.Context) ([]byte, error) {
+// next is the next event, whole, with its header; or the header and the file of
+// the body. It is valid until the call after. The error, once there is one, stays.
+func (d *dump) next(ctx context.Context) (b []byte, file string, err error) {
 	for {
 		if p := d.cur.next(); p != nil {
-			return p[1:], nil
+			file, d.cur.file = d.cur.file, ""
+			return p[1:], file, nil
 		}
 		if d.cur != nil {
 			d.q.done(d.cur)
@@ -428,7 +510,7 @@ func (d *dump) next(ctx context.Context) ([]byte, error) {
 		}
 		s, err := d.q.get(ctx)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		d.cur = s
 	}
@@ -444,4 +526,9 @@ func (d *dump) close() {
 	d.q.close()
 	d.conn.socket.Close()
 	<-d.ended
+	for _, s := range append(d.q.slabs, d.cur) {
+		if s != nil && s.file != "" {
+			os.Remove(s.file)
+		}
+	}
 }

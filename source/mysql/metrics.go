@@ -4,6 +4,8 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lakesyncd/lakesyncd/source"
 )
 
 // metrics of reading one server.
@@ -14,6 +16,9 @@ type metrics struct {
 	reconnects prometheus.Counter
 	timestamp  prometheus.Gauge
 	xa         prometheus.Gauge
+
+	kinds [source.Heartbeat + 1]prometheus.Counter
+	ops   [source.Delete + 1]prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -32,6 +37,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help: "XA transactions whose rows wait for the decision."}),
 	}
 	if reg == nil {
+		m.resolve()
 		return m, nil
 	}
 	// A source that is opened again after an error goes on counting.
@@ -52,7 +58,29 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return nil, err
 	}
 	m.xa, err = register(reg, m.xa)
+	m.resolve()
 	return m, err
+}
+
+// resolve looks up the counters of the hot path.
+func (m *metrics) resolve() {
+	for k, name := range map[source.EventKind]string{source.Rows: "rows", source.Truncate: "truncate", source.Schema: "schema", source.Commit: "commit", source.Heartbeat: "heartbeat"} {
+		m.kinds[k] = m.events.WithLabelValues(name)
+	}
+	for op, name := range map[source.Op]string{source.Read: "read", source.Insert: "insert", source.Update: "update", source.Delete: "delete"} {
+		m.ops[op] = m.rows.WithLabelValues(name)
+	}
+}
+
+// count counts an event that is handed out.
+func (m *metrics) count(ev *source.Event) {
+	m.kinds[ev.Kind].Inc()
+	switch ev.Kind {
+	case source.Rows:
+		m.ops[ev.Batch.Op].Add(float64(ev.Batch.Rows))
+	case source.Commit, source.Heartbeat:
+		m.timestamp.Set(float64(ev.Time.UnixMicro()) / 1e6)
+	}
 }
 
 func register[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error) {

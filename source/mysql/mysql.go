@@ -18,6 +18,8 @@ import (
 	"fmt"
 	"log/slog"
 	mrand "math/rand/v2"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -76,7 +78,26 @@ const (
 	maxEvent = 2 << 30
 )
 
+// payloadPrefix begins the names of transactions that were spilled while they
+// are read.
+func (o *Options) payloadPrefix() string { return o.Pipeline + ".payload." }
+
+// payloadFile makes a file for a transaction that memory is too small for.
+func (o *Options) payloadFile() (*os.File, error) {
+	err := os.MkdirAll(o.SpillDir, 0o750)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(o.SpillDir, o.payloadPrefix()+"*"); err == nil {
+			return f, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: spill a transaction: %w", source.ErrCannotServe, err)
+}
+
 func (o *Options) defaults() {
+	if o.SpillDir == "" {
+		o.SpillDir = filepath.Join(os.TempDir(), "lakesyncd-"+o.Pipeline)
+	}
 	if o.Memory <= 0 {
 		o.Memory = defaultMemory
 	}
@@ -242,13 +263,16 @@ func (s *Stream) open(ctx context.Context) error {
 	s.cut = cut
 	ov := &overlay{until: cut.until, overlapping: problems.overlapping}
 	s.as = s.assembler(cut.hist, cut.at, ov)
+	if s.as.torn, err = openTorn(s.o.SpillDir, s.o.Pipeline); err != nil {
+		return err
+	}
 	s.as.file, s.as.offset = cut.file, cut.offset
 	s.as.state.server = facts.identity
 	s.as.state.dirty = true
 	if err := s.as.xa.restore(nil); err != nil {
 		return err
 	}
-	if s.copier, err = newCopier(&s.o, cut, ov, s.o.batchBytes(), s.m); err != nil {
+	if s.copier, err = newCopier(&s.o, cut, ov, s.o.batchBytes()); err != nil {
 		cut.view.Close()
 		return err
 	}
@@ -261,7 +285,7 @@ func (s *Stream) open(ctx context.Context) error {
 func (s *Stream) assembler(h *history, at place, ov *overlay) *assembler {
 	return &assembler{
 		flavor: s.o.Flavor, hist: h, at: at, limit: s.o.batchBytes(), inner: maxEvent,
-		state: &state{overlay: ov}, xa: newXAStore(s.o.SpillDir, s.o.Pipeline, s.o.Log),
+		state: &state{overlay: ov}, xa: newXAStore(&s.o),
 		tables: map[uint64]*tableRef{},
 	}
 }
@@ -288,6 +312,9 @@ func (s *Stream) resumeAt(ctx context.Context, c *conn) error {
 		return err
 	}
 	s.as = s.assembler(h, at, ov)
+	if s.as.torn, err = openTorn(s.o.SpillDir, s.o.Pipeline); err != nil {
+		return err
+	}
 	s.as.state.server, s.as.state.history = saved.Server, saved.History
 	s.as.state.file, s.as.state.offset = saved.Server.File, saved.Server.Offset
 	if err := s.as.xa.restore(saved.XA); err != nil {
@@ -316,37 +343,12 @@ func (s *Stream) Next(ctx context.Context) (*source.Event, error) {
 		s.err = err
 	}
 	if ev != nil {
-		s.count(ev)
+		if ev.State != nil {
+			s.m.xa.Set(float64(len(s.as.xa.prepared)))
+		}
+		s.m.count(ev)
 	}
 	return ev, err
-}
-
-func (s *Stream) count(ev *source.Event) {
-	kind := ""
-	switch ev.Kind {
-	case source.Rows:
-		kind = "rows"
-		switch ev.Batch.Op {
-		case source.Insert:
-			s.m.rows.WithLabelValues("insert").Add(float64(ev.Batch.Rows))
-		case source.Update:
-			s.m.rows.WithLabelValues("update").Add(float64(ev.Batch.Rows))
-		case source.Delete:
-			s.m.rows.WithLabelValues("delete").Add(float64(ev.Batch.Rows))
-		}
-	case source.Truncate:
-		kind = "truncate"
-	case source.Schema:
-		kind = "schema"
-	case source.Commit:
-		kind = "commit"
-		s.m.timestamp.Set(float64(ev.Time.UnixMicro()) / 1e6)
-		s.m.xa.Set(float64(len(s.as.xa.prepared)))
-	case source.Heartbeat:
-		kind = "heartbeat"
-		s.m.timestamp.Set(float64(ev.Time.UnixMicro()) / 1e6)
-	}
-	s.m.events.WithLabelValues(kind).Inc()
 }
 
 func (s *Stream) next(ctx context.Context) (*source.Event, error) {
@@ -362,7 +364,7 @@ func (s *Stream) next(ctx context.Context) (*source.Event, error) {
 				return nil, err
 			}
 		}
-		b, err := s.dump.next(ctx)
+		b, file, err := s.dump.next(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
@@ -380,7 +382,12 @@ func (s *Stream) next(ctx context.Context) (*source.Event, error) {
 		if ev := s.heartbeat(b); ev != nil {
 			return ev, nil
 		}
-		if err := s.as.feed(b); err != nil {
+		if file != "" {
+			err = s.as.feedSpilled(b, file)
+		} else {
+			err = s.as.feed(b)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -463,6 +470,12 @@ func (s *Stream) Close() error {
 	if s.dump != nil {
 		s.dump.close()
 		s.dump = nil
+	}
+	if s.as != nil {
+		s.as.cut()
+		if s.as.unzip != nil {
+			s.as.unzip.Close()
+		}
 	}
 	if s.err == nil {
 		s.err = errClosed

@@ -54,7 +54,7 @@ func (s *Stream) openDump(ctx context.Context) error {
 	}
 	d, err := startDump(ctx, dumpOptions{
 		cfg: s.o.Config, flavor: s.o.Flavor, at: s.as.at, serverID: id, host: s.ids.self, uuid: s.uuid,
-		heartbeat: s.o.Config.Heartbeat.D(), memory: s.o.Memory,
+		heartbeat: s.o.Config.Heartbeat.D(), memory: s.o.Memory, spill: s.o.payloadFile,
 	})
 	if err != nil {
 		return err

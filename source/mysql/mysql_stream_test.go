@@ -37,7 +37,7 @@ var streamServers = []streamServer{
 	{"MariaDB 10.11", []string{"mariadb.sh", "-v", "10.11"}, 24113, FlavorMariaDB},
 }
 
-func (s streamServer) run(t *testing.T, verb string, flags ...string) {
+func (s streamServer) run(t testing.TB, verb string, flags ...string) {
 	t.Helper()
 	args := append([]string{verb}, s.script[1:]...)
 	args = append(args, "-p", fmt.Sprint(s.port))
@@ -51,7 +51,7 @@ func (s streamServer) run(t *testing.T, verb string, flags ...string) {
 
 // start runs the server until the test ends. Every test uses schemas of its own
 // and the servers' settings as they start.
-func (s streamServer) start(t *testing.T) {
+func (s streamServer) start(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a server")
@@ -63,7 +63,7 @@ func (s streamServer) start(t *testing.T) {
 }
 
 // root is a session of root's.
-func (s streamServer) root(t *testing.T) *client.Conn {
+func (s streamServer) root(t testing.TB) *client.Conn {
 	t.Helper()
 	open := func(password string) (*client.Conn, error) {
 		return client.Connect(fmt.Sprintf("127.0.0.1:%d", s.port), "root", password, "", func(c *client.Conn) error {
@@ -99,7 +99,7 @@ func do(t *testing.T, c *client.Conn, sql ...string) {
 	}
 }
 
-func (s streamServer) options(t *testing.T, schema string) Options {
+func (s streamServer) options(t testing.TB, schema string) Options {
 	t.Helper()
 	return Options{
 		Config: config.MySQL{
@@ -111,7 +111,7 @@ func (s streamServer) options(t *testing.T, schema string) Options {
 	}
 }
 
-func testLog(t *testing.T) *slog.Logger {
+func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 

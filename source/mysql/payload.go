@@ -1,14 +1,20 @@
 package mysql
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
+	"os"
 
+	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/lakesyncd/lakesyncd/source"
 )
 
 // mariaInflate decompresses what MariaDB's log_bin_compress made: a byte with
@@ -42,26 +48,90 @@ func mariaInflate(b []byte, limit int64) ([]byte, error) {
 
 // payload begins to read a compressed transaction. Its events are decompressed
 // one by one, so the whole is never in memory.
-func (a *assembler) payload(e event) error {
-	if !a.group.open {
-		return a.stop("a compressed transaction without a GTID event")
-	}
-	if a.nested != nil {
-		return a.stop("a compressed transaction inside of another one")
-	}
-	p, err := newPayload(e.body)
-	if err != nil {
+func (a *assembler) payload(in io.Reader, size int64, close func() error) error {
+	stop := func(err error) error {
+		if close != nil {
+			close()
+		}
 		return a.stop("read a compressed transaction: %w", err)
+	}
+	switch {
+	case !a.group.open:
+		return stop(errors.New("no GTID event came before it"))
+	case a.nested != nil:
+		return stop(errors.New("it is inside of another one"))
+	}
+	if a.unzip == nil {
+		z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
+		if err != nil {
+			return stop(err)
+		}
+		a.unzip = z
+	}
+	p := &payloadReader{buf: a.unzipped, release: close}
+	if err := p.open(bufio.NewReader(in), size, a.unzip); err != nil {
+		return stop(err)
 	}
 	a.nested = p
 	return nil
 }
 
+// feedSpilled takes a compressed transaction that was too large for memory: head
+// is its event up to the body, file has the rest. The file is gone afterwards.
+func (a *assembler) feedSpilled(head []byte, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return fmt.Errorf("%w: read a spilled transaction: %w", source.ErrRestart, err)
+	}
+	// Open files live on without a name.
+	if err := os.Remove(file); err != nil {
+		f.Close()
+		return fmt.Errorf("%w: read a spilled transaction: %w", source.ErrRestart, err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return fmt.Errorf("%w: read a spilled transaction: %w", source.ErrRestart, err)
+	}
+	e := event{
+		time: binary.LittleEndian.Uint32(head), typ: replication.EventType(head[4]), server: binary.LittleEndian.Uint32(head[5:]), size: binary.LittleEndian.Uint32(head[9:]),
+		logPos: binary.LittleEndian.Uint32(head[13:]), flags: binary.LittleEndian.Uint16(head[17:]),
+	}
+	size := st.Size()
+	if int64(e.size) != size+eventHeader {
+		f.Close()
+		return a.stop("an event of %d bytes says that it has %d", size+eventHeader, e.size)
+	}
+	if a.checksums {
+		size -= 4
+		h := crc32.NewIEEE()
+		h.Write(head)
+		var want [4]byte
+		_, err := io.Copy(h, io.NewSectionReader(f, 0, size))
+		if err == nil {
+			_, err = f.ReadAt(want[:], size)
+		}
+		if err == nil && h.Sum32() != binary.LittleEndian.Uint32(want[:]) {
+			err = errChecksum
+		}
+		if err != nil {
+			f.Close()
+			return a.stop("an event of type %s: %w", e.typ, err)
+		}
+	}
+	a.advance(e)
+	if a.skipTo > 0 && a.offset <= a.skipTo {
+		return f.Close()
+	}
+	a.skipTo = 0
+	return a.payload(io.NewSectionReader(f, 0, size), size, f.Close)
+}
+
 // payloadReader reads the events inside of a TRANSACTION_PAYLOAD event.
 type payloadReader struct {
-	zstd *zstd.Decoder
-	r    io.Reader
-	buf  []byte
+	r       io.Reader
+	buf     []byte
+	release func() error
 }
 
 // Fields of a TRANSACTION_PAYLOAD event, and its ways of compression.
@@ -75,55 +145,90 @@ const (
 	payloadNone = 255
 )
 
-func newPayload(b []byte) (*payloadReader, error) {
-	var size, kind uint64
+// open reads the fields, of an event of size bytes, and stands at the first
+// event inside.
+func (p *payloadReader) open(in *bufio.Reader, size int64, z *zstd.Decoder) error {
+	var body, kind uint64
 	for {
-		field, rest, err := lenenc(b)
+		field, n, err := readLenenc(in)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		b = rest
+		size -= n
 		if field == payloadEnd {
 			break
 		}
-		n, rest, err := lenenc(b)
-		if err != nil || n > uint64(len(rest)) {
-			return nil, io.ErrUnexpectedEOF
-		}
-		v, _, err := lenenc(rest[:n])
+		length, n, err := readLenenc(in)
 		if err != nil {
-			return nil, err
+			return err
+		}
+		size -= n
+		if length > 9 {
+			if _, err := in.Discard(int(min(length, 1<<16))); err != nil || length > 1<<16 {
+				return io.ErrUnexpectedEOF
+			}
+			size -= int64(length)
+			continue
+		}
+		value := make([]byte, length)
+		if _, err := io.ReadFull(in, value); err != nil {
+			return err
+		}
+		size -= int64(length)
+		v, _, err := lenenc(value)
+		if err != nil {
+			return err
 		}
 		switch field {
 		case payloadSize:
-			size = v
+			body = v
 		case payloadCompression:
 			kind = v
 		}
-		b = rest[n:]
 	}
-	if size != uint64(len(b)) {
-		return nil, fmt.Errorf("%d bytes of %d", len(b), size)
+	if size < 0 || body != uint64(size) {
+		return fmt.Errorf("%d bytes of %d", size, body)
 	}
-	p := &payloadReader{r: bytes.NewReader(b)}
 	switch kind {
 	case payloadNone:
+		p.r = in
 	case payloadZSTD:
-		z, err := zstd.NewReader(p.r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20))
-		if err != nil {
-			return nil, err
+		if err := z.Reset(in); err != nil {
+			return err
 		}
-		p.zstd, p.r = z, z
+		p.r = z
 	default:
-		return nil, fmt.Errorf("compression %d is unknown", kind)
+		return fmt.Errorf("compression %d is unknown", kind)
 	}
-	return p, nil
+	return nil
+}
+
+// readLenenc reads a length-encoded integer and says how long it was.
+func readLenenc(in *bufio.Reader) (v uint64, n int64, err error) {
+	b, err := in.ReadByte()
+	if err != nil {
+		return 0, 0, io.ErrUnexpectedEOF
+	}
+	x := []byte{b}
+	switch b {
+	case 0xfc:
+		x = append(x, 0, 0)
+	case 0xfd:
+		x = append(x, 0, 0, 0)
+	case 0xfe:
+		x = append(x, 0, 0, 0, 0, 0, 0, 0, 0)
+	}
+	if _, err := io.ReadFull(in, x[1:]); err != nil {
+		return 0, 0, io.ErrUnexpectedEOF
+	}
+	v, _, err = lenenc(x)
+	return v, int64(len(x)), err
 }
 
 func (p *payloadReader) next() (event, error) {
 	var h [eventHeader]byte
 	if _, err := io.ReadFull(p.r, h[:]); err != nil {
-		if errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err == io.EOF {
 			return event{}, io.EOF
 		}
 		return event{}, fmt.Errorf("decompress a transaction: %w", err)
@@ -151,6 +256,9 @@ func (p *payloadReader) next() (event, error) {
 }
 
 func (p *payloadReader) finish(a *assembler) error {
+	if cap(p.buf) <= 1<<20 {
+		a.unzipped = p.buf
+	}
 	if a.group.open {
 		return a.stop("a compressed transaction does not end")
 	}
@@ -158,7 +266,7 @@ func (p *payloadReader) finish(a *assembler) error {
 }
 
 func (p *payloadReader) close() {
-	if p.zstd != nil {
-		p.zstd.Close()
+	if p.release != nil {
+		p.release()
 	}
 }

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
@@ -29,7 +30,7 @@ func (p place) position() source.Position {
 	case p.isFile():
 		return source.Position("file:" + p.file + ":" + strconv.FormatUint(p.offset, 10))
 	case p.set != nil:
-		return source.Position("gtid:" + p.set.String())
+		return source.Position(p.set.append(append(make([]byte, 0, 8+64*len(p.set.runs)), "gtid:"...)))
 	}
 	return source.Position("gtid:" + p.domains.String())
 }
@@ -149,12 +150,12 @@ func splitFile(name string) (base string, n uint64, err error) {
 type sid [16]byte
 
 func (s sid) append(b []byte) []byte {
-	for i, n := range [...]int{4, 2, 2, 2, 6} {
-		if i > 0 {
+	const digits = "0123456789abcdef"
+	for i, x := range s {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
 			b = append(b, '-')
 		}
-		b = hex.AppendEncode(b, s[:n])
-		copy(s[:], s[n:])
+		b = append(b, digits[x>>4], digits[x&15])
 	}
 	return b
 }
@@ -186,12 +187,24 @@ type gtidRun struct {
 type gtidSet struct{ runs []*gtidRun }
 
 func (s *gtidSet) find(id sid, tag string) (int, bool) {
-	return slices.BinarySearchFunc(s.runs, &gtidRun{sid: id, tag: tag}, func(a, b *gtidRun) int {
-		if c := slices.Compare(a.sid[:], b.sid[:]); c != 0 {
-			return c
+	lo, hi := 0, len(s.runs)
+	for lo < hi {
+		mid := (lo + hi) / 2
+		r := s.runs[mid]
+		c := bytes.Compare(r.sid[:], id[:])
+		if c == 0 {
+			c = strings.Compare(r.tag, tag)
 		}
-		return strings.Compare(a.tag, b.tag)
-	})
+		switch {
+		case c == 0:
+			return mid, true
+		case c < 0:
+			lo = mid + 1
+		default:
+			hi = mid
+		}
+	}
+	return lo, false
 }
 
 // add puts one GTID in and reports whether it was new.
@@ -228,7 +241,7 @@ func (r *gtidRun) add(g gtidRange) bool {
 	return true
 }
 
-func (s *gtidSet) String() string { return string(s.append(nil)) }
+func (s *gtidSet) String() string { return string(s.append(make([]byte, 0, 64*len(s.runs)))) }
 
 func (s *gtidSet) append(b []byte) []byte {
 	for i, r := range s.runs {
@@ -240,6 +253,10 @@ func (s *gtidSet) append(b []byte) []byte {
 		}
 		if r.tag != "" {
 			b = append(append(b, ':'), r.tag...)
+		}
+		if len(r.ranges) == 1 {
+			b = appendRanges(b, r.ranges)
+			continue
 		}
 		if r.text == "" {
 			r.text = string(appendRanges(nil, r.ranges))

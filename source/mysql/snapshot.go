@@ -363,7 +363,6 @@ type copier struct {
 	rows   int64
 	ended  chan struct{}
 	cancel context.CancelFunc
-	m      *metrics
 }
 
 // copyTable is one relation of the copy.
@@ -378,8 +377,8 @@ type copyTable struct {
 	progress time.Time
 }
 
-func newCopier(o *Options, c *cut, ov *overlay, limit int, m *metrics) (*copier, error) {
-	k := &copier{o: o, cut: c, q: newFIFO(o.Memory), limit: limit, ended: make(chan struct{}), m: m}
+func newCopier(o *Options, c *cut, ov *overlay, limit int) (*copier, error) {
+	k := &copier{o: o, cut: c, q: newFIFO(o.Memory), limit: limit, ended: make(chan struct{})}
 	for _, t := range c.tables {
 		if !t.captured {
 			continue
@@ -494,7 +493,6 @@ func (k *copier) event(of *copyTable) *source.Event {
 	k.batch.Relation = of.rel
 	k.batch.Position, k.batch.Ordinal, k.batch.Time = k.cut.at.position(), k.rows, k.cut.time
 	k.rows += int64(k.batch.Rows)
-	k.m.rows.WithLabelValues("read").Add(float64(k.batch.Rows))
 	k.ev = source.Event{Kind: source.Rows, Batch: &k.batch}
 	return &k.ev
 }

@@ -170,7 +170,7 @@ func (k *copier) selectChunk(ctx context.Context, p *packets, t *copyTable, sql 
 		}
 		return nil
 	}
-	if err := k.q.feed(p, stop, func([]byte) int { return 0 }); err != errChunkEnd {
+	if err := k.q.feed(p, feedOptions{stop: stop}); err != errChunkEnd {
 		return 0, 0, nil, err
 	}
 	if err := st.Close(); err != nil {

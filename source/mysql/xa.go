@@ -27,6 +27,7 @@ const xaInline = 16 << 10
 // state is handed out.
 type xaStore struct {
 	dir, prefix string
+	leftovers   string // prefix of other files that a crash leaves
 	log         *slog.Logger
 	prepared    map[string]*xaRun
 	// gone are files of decided transactions: a restart may still need them
@@ -62,8 +63,8 @@ type xaState struct {
 	CRC  uint32 `json:"crc32"`
 }
 
-func newXAStore(dir, pipeline string, log *slog.Logger) *xaStore {
-	return &xaStore{dir: dir, prefix: pipeline + ".xa.", log: log, prepared: map[string]*xaRun{}}
+func newXAStore(o *Options) *xaStore {
+	return &xaStore{dir: o.SpillDir, prefix: o.Pipeline + ".xa.", leftovers: o.payloadPrefix(), log: o.Log, prepared: map[string]*xaRun{}}
 }
 
 // restore takes over what a saved state names and removes what it doesn't.
@@ -82,9 +83,13 @@ func (s *xaStore) restore(saved []xaState) error {
 		}
 		s.prepared[x.XID] = r
 	}
-	old, err := filepath.Glob(filepath.Join(s.dir, s.prefix+"*"))
-	if err != nil {
-		return err
+	var old []string
+	for _, prefix := range []string{s.prefix, s.leftovers} {
+		o, err := filepath.Glob(filepath.Join(s.dir, prefix+"*"))
+		if err != nil {
+			return fmt.Errorf("look for leftovers in spill_dir: %w", err)
+		}
+		old = append(old, o...)
 	}
 	for _, p := range old {
 		if !keep[filepath.Base(p)] {
