@@ -156,7 +156,7 @@ func (f *findings) source(p mysql.Problem) {
 	case strings.Contains(p.Key, "."):
 		key, what = "relations", p.Key+" "+p.Message
 	default:
-		what = "the server's " + p.Key + " " + p.Message
+		what = "server setting " + p.Key + ": " + p.Message
 	}
 	problem := f.cfg.At(key, what, p.Fix)
 	if p.Severity == mysql.SeverityWarning {
@@ -170,10 +170,12 @@ func (f *findings) source(p mysql.Problem) {
 func (f *findings) keyOf(err error, relations []*source.Relation) string {
 	for _, r := range relations {
 		if strings.HasPrefix(err.Error(), "relation "+r.FullName()+",") || strings.HasPrefix(err.Error(), "relation "+r.FullName()+":") {
-			return f.cfg.TableKey(r.Namespace, r.Name)
+			if key := f.cfg.TableKey(r.Namespace, r.Name); key != "tables" {
+				return key
+			}
 		}
 	}
-	return "tables"
+	return "relations" // no entry of tables is for it
 }
 
 func (f *findings) err() error {

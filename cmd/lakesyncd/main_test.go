@@ -9,11 +9,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lakesyncd/lakesyncd/checkpoint"
 	"github.com/lakesyncd/lakesyncd/config"
@@ -174,6 +177,36 @@ func TestDaemonWithTakenAddressEndsWith69(t *testing.T) {
 		func(context.Context, *config.Config, pipelineEnv) error { t.Error("the pipeline ran"); return nil })
 	if got := exitCode(err); got != exitUnavailable {
 		t.Errorf("exit code %d: %v", got, err)
+	}
+}
+
+// The second instance of one file finds its address taken, by the first.
+func TestSecondInstanceOfOneFileEndsWith75(t *testing.T) {
+	b, _, reg := testBoard(t)
+	srv := httptest.NewServer(endpoints(b, reg))
+	defer srv.Close()
+	err := runDaemon(t.Context(), &cli{stdout: io.Discard, stderr: io.Discard}, daemonConfig(t, srv.Listener.Addr().String()),
+		func(context.Context, *config.Config, pipelineEnv) error { t.Error("the pipeline ran"); return nil })
+	if got := exitCode(err); got != exitTempFail {
+		t.Errorf("exit code %d: %v", got, err)
+	}
+}
+
+// A start that is tried again opens the lake again.
+func TestLakeIsMeasuredAlsoWhenOpenedTwice(t *testing.T) {
+	cfg := daemonConfig(t, "off")
+	reg := prometheus.NewRegistry()
+	labelled := prometheus.WrapRegistererWith(prometheus.Labels{"pipeline": "shop"}, reg)
+	for range 2 {
+		if _, err := openLake(t.Context(), cfg, writing, (&cli{stderr: io.Discard}).quietLog(cfg), labelled); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, _, _ := testBoard(t)
+	srv := httptest.NewServer(endpoints(b, reg))
+	defer srv.Close()
+	if body := get(t, srv.URL+"/metrics", 200); !strings.Contains(body, `lakesyncd_store_requests_total{op="put",pipeline="shop",result="ok",store="file"} 4`) {
+		t.Errorf("/metrics:\n%s", body)
 	}
 }
 

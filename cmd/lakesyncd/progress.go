@@ -85,7 +85,8 @@ func (p *progress) Copy(relation string, rows, estimated int64, done bool) {
 	}
 	p.relations[relation] = copyReport{Rows: rows, Estimated: estimated, Done: done}
 	if done && !before.Done {
-		p.log.Info("relation copied", "relation", relation, "rows", rows)
+		p.End() // the next relation puts the bar back
+		return
 	}
 	every := lineEvery
 	if p.screen != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/lakesyncd/lakesyncd/checkpoint"
 	"github.com/lakesyncd/lakesyncd/config"
 )
 
@@ -71,6 +72,9 @@ func runDaemon(ctx context.Context, c *cli, cfg *config.Config, pipeline func(co
 
 	stopHTTP, err := serveHTTP(ctx, cfg.HTTP, endpoints(board, registry), log)
 	if err != nil {
+		if r, aerr := askDaemon(ctx, cfg); aerr == nil {
+			return fmt.Errorf("process %d answers at %s for the same pipeline: %w", r.PID, cfg.HTTP, checkpoint.ErrFenced)
+		}
 		return err
 	}
 	defer stopHTTP()

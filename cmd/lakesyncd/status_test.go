@@ -430,11 +430,19 @@ func TestProgressLinesWithoutTerminal(t *testing.T) {
 			t.Errorf("%s lacks %s", out.String(), want)
 		}
 	}
-	out.Reset()
-	p.Copy("shop.orders", 1200, 1000, true)
-	p.Copy("shop.orders", 1200, 1000, true)
-	if got := strings.Count(out.String(), "relation copied"); got != 1 {
-		t.Errorf("told %d times: %s", got, out.String())
+}
+
+func TestProgressBarGoesWhenARelationIsDone(t *testing.T) {
+	var out bytes.Buffer
+	s := &screen{w: &out}
+	c := &clock{t: time.Unix(0, 0)}
+	p := newProgress(slog.New(slog.DiscardHandler), s, c.now)
+	p.Copy("shop.orders", 0, 10, false)
+	c.add(time.Second)
+	p.Copy("shop.orders", 5, 10, false)
+	p.Copy("shop.orders", 12, 10, true)
+	if !strings.HasSuffix(out.String(), clearLine) {
+		t.Errorf("%q", out.String())
 	}
 }
 
