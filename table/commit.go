@@ -109,9 +109,12 @@ func (t *Table) commit(ctx context.Context, d Delta, m Mark) (res Result, err er
 		}
 		t.stale = true // until its outcome is known
 		err = swap(ctx, t.fs(), t.location, p.next.version, p.data, p.snapshot)
+		if err == nil {
+			err = t.publish(ctx, p)
+		}
 		switch {
 		case err == nil:
-			return t.accept(ctx, p, m)
+			return t.accept(ctx, p, m), nil
 		case errors.Is(err, errTaken):
 			t.cat.metrics.committed(t.name, "conflict", time.Since(began))
 			p.discard(ctx) // proven: the version belongs to another file
@@ -267,16 +270,33 @@ func (p *proposal) discard(ctx context.Context) {
 	}
 }
 
+// publish writes the hint: a commit counts once readers find it by that. A hint
+// that has moved beyond our version tells that we slept while the table went on,
+// and so long that the versions after ours are gone again; then errTaken.
+func (t *Table) publish(ctx context.Context, p *proposal) (err error) {
+	version := p.next.version
+	t.hint, t.hintVersion, err = raiseHint(ctx, t.fs(), t.location, version, t.hint, t.hintVersion)
+	if err != nil || t.hint == version {
+		return err
+	}
+	newest, _, _, err := readNewest(ctx, t.fs(), t.location)
+	if err != nil {
+		return fmt.Errorf("%w: %w", fileio.ErrUnknown, err)
+	}
+	path := metadataPath(t.location, version)
+	ours, err := descends(newest.meta, path, p.data, p.snapshot)
+	if err != nil || ours || newest.version <= version {
+		return err
+	}
+	return withdraw(ctx, t.fs(), path)
+}
+
 // accept makes a successful proposal the state, then does what may be done only
 // after it.
-func (t *Table) accept(ctx context.Context, p *proposal, m Mark) (Result, error) {
+func (t *Table) accept(ctx context.Context, p *proposal, m Mark) Result {
 	t.state.Store(p.next)
 	t.stale = false
 	t.checked = true
-	// The commit counts once the hint is written: readers find it by that.
-	if err := t.settle(ctx); err != nil {
-		return Result{}, err
-	}
 	t.cat.metrics.describe(t.name, p.next)
 	if len(p.expired) > 0 {
 		t.cat.metrics.expired.WithLabelValues(t.name).Add(float64(len(p.expired)))
@@ -287,7 +307,7 @@ func (t *Table) accept(ctx context.Context, p *proposal, m Mark) (Result, error)
 	if err := t.trimMetadata(ctx); err != nil && ctx.Err() == nil {
 		t.log.Warn("old metadata files stay behind", "error", err)
 	}
-	return t.result(p.next, m.Pipeline, Result{Expired: len(p.expired)}), nil
+	return t.result(p.next, m.Pipeline, Result{Expired: len(p.expired)})
 }
 
 func (t *Table) result(st *state, pipeline string, r Result) Result {

@@ -253,9 +253,13 @@ func (t *Table) roots(p *proposal, removed map[int64]bool) (roots []*icetable.Sn
 
 const (
 	// metadataAge is how long a metadata file stays that newer ones do not
-	// list any more. A writer that slept cannot create a version anew while the
-	// old file is there.
-	metadataAge = 24 * time.Hour
+	// list any more, unless there are more than metadataFiles of them. (Each
+	// repeats all snapshots: a table that is committed to every ten seconds
+	// writes some gigabytes of them a day.) A writer that slept cannot create
+	// a version anew while the old file is there; one that slept longer is
+	// caught by the hint.
+	metadataAge   = 24 * time.Hour
+	metadataFiles = 1000
 	// trimEvery and trimBatch keep the price of this down to a request now and
 	// then.
 	trimEvery = 16
@@ -293,6 +297,7 @@ func (t *Table) trimMetadata(ctx context.Context) error {
 		if last >= st.version-listed {
 			return nil
 		}
+		many := st.version-listed-t.oldest > metadataFiles
 		info, err := t.fs().Stat(ctx, metadataPath(t.location, last))
 		if errors.Is(err, fileio.ErrNotExist) {
 			t.oldest = 0 // somebody else removes them: look again
@@ -301,7 +306,7 @@ func (t *Table) trimMetadata(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("look at old metadata: %w", err)
 		}
-		if t.cat.now().Sub(info.ModTime) < metadataAge {
+		if !many && t.cat.now().Sub(info.ModTime) < metadataAge {
 			return nil
 		}
 		var paths []string

@@ -233,14 +233,45 @@ func TestWriterThatSleptIsRefused(t *testing.T) {
 	if hint(t, awake) != 5 {
 		t.Fatalf("hint %d", hint(t, awake))
 	}
-	// With a checkpoint of its own it goes on from what is there.
-	slept := l.load("shop.orders")
-	commit(t, awake, delta(awake, []table.File{l.data(awake, row{5, "a"})}), mark(5))
-	if err := os.Remove(path(awake.Location()) + "/metadata/v5.metadata.json"); err != nil {
+	// Two versions after the one it knows are gone: only the hint tells.
+	asleep = l.load("shop.orders")
+	known, err := os.ReadFile(path(awake.Location()) + "/metadata/v5.metadata.json")
+	if err != nil {
 		t.Fatal(err)
 	}
-	res = commit(t, slept, delta(slept, []table.File{l.data(slept, row{6, "a"})}), mark(6))
-	if res.Version != 7 {
+	for i := int64(5); i <= 9; i++ {
+		commit(t, awake, delta(awake, []table.File{l.data(awake, row{i, "a"})}), mark(i))
+	}
+	for _, v := range []string{"5", "6", "7", "8"} {
+		if err := os.Remove(path(awake.Location()) + "/metadata/v" + v + ".metadata.json"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.fs.set(func(op, p string) error { // it had looked at v5 just before that
+		if op == "stat" && strings.HasSuffix(p, "/v5.metadata.json") {
+			return os.WriteFile(path(p), known, 0o600)
+		}
+		return nil
+	}, nil)
+	res = commit(t, asleep, delta(asleep, []table.File{l.data(asleep, row{10, "a"})}), mark(10))
+	l.fs.set(nil, nil)
+	if res.Skipped || res.Version != 11 {
+		t.Fatalf("result %+v", res)
+	}
+	expected = lines(row{1, "a"}, row{2, "a"}, row{3, "a"}, row{4, "a"}, row{5, "a"}, row{6, "a"}, row{7, "a"}, row{8, "a"}, row{9, "a"}, row{10, "a"})
+	audit(t, l.load("shop.orders"), expected)
+	if got := files(t, awake.Location()+"/metadata", "v6.metadata"); len(got) != 0 {
+		t.Fatalf("left %v", got)
+	}
+	// With a checkpoint of its own it goes on from what is there.
+	awake = l.load("shop.orders")
+	asleep = l.load("shop.orders")
+	commit(t, awake, delta(awake, []table.File{l.data(awake, row{11, "a"})}), mark(11))
+	if err := os.Remove(path(awake.Location()) + "/metadata/v11.metadata.json"); err != nil {
+		t.Fatal(err)
+	}
+	res = commit(t, asleep, delta(asleep, []table.File{l.data(asleep, row{12, "a"})}), mark(12))
+	if res.Version != 13 {
 		t.Fatalf("result %+v", res)
 	}
 }

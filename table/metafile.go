@@ -201,6 +201,11 @@ func swap(ctx context.Context, fs fileio.FS, location string, version int, next 
 	if ours {
 		return nil // somebody went on from it
 	}
+	return withdraw(ctx, fs, path)
+}
+
+// withdraw removes a version that came too late.
+func withdraw(ctx context.Context, fs fileio.FS, path string) error {
 	if err := fs.Remove(ctx, path); err != nil {
 		return fmt.Errorf("remove a metadata file that came too late: %w", err)
 	}
