@@ -348,15 +348,7 @@ func charsetOfID(id uint64) string {
 	return ""
 }
 
-// defaultCollation is the collation of a character set that is named alone. Only
-// its character set matters to us, so the sets' general ones will do.
-func defaultCollation(set string) string {
-	if set == "binary" {
-		return set
-	}
-	return set + "_general_ci"
-}
-
+// canonicalCharset is the name of a character set as definitions have it.
 func canonicalCharset(name string) string {
 	if name = strings.ToLower(name); name == "utf8" {
 		return "utf8mb3"

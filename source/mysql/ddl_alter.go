@@ -166,8 +166,7 @@ func (p *tableParser) charsetOption() error {
 		p.def.Charset = canonicalCharset(p.next().text)
 	case p.accept("COLLATE"):
 		p.acceptPunct('=')
-		p.def.Collation = p.next().text
-		if set := charsetOfCollation(p.def.Collation); set != "" {
+		if set := charsetOfCollation(p.next().text); set != "" {
 			p.def.Charset = set
 		}
 	default:
@@ -549,9 +548,18 @@ func (p *tableParser) alterClause() error {
 	case p.accept("SET", "DEFAULT"):
 		p.skipToComma()
 	case p.accept("DROP", "DEFAULT"):
-	case p.accept("SET", "INVISIBLE"), p.accept("SET", "VISIBLE"):
+	case p.accept("SET", "INVISIBLE"):
+		p.setInvisible(n.text, true)
+	case p.accept("SET", "VISIBLE"):
+		p.setInvisible(n.text, false)
 	default:
 		return p.syntaxError("what happens to column " + n.text + " is not known, it stands")
 	}
 	return nil
+}
+
+func (p *tableParser) setInvisible(column string, invisible bool) {
+	if i := p.def.column(column); i >= 0 {
+		p.def.Columns[i].Invisible = invisible
+	}
 }

@@ -338,8 +338,8 @@ func (p *tableParser) tableOptions() error {
 		case "CHARSET":
 			p.def.Charset = canonicalCharset(value())
 		case "COLLATE":
-			if p.def.Collation = value(); p.def.Charset == "" {
-				p.def.Charset = charsetOfCollation(p.def.Collation)
+			if set := charsetOfCollation(value()); p.def.Charset == "" {
+				p.def.Charset = set
 			}
 		case "ENGINE", "TYPE":
 			p.def.Engine = value()

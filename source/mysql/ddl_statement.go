@@ -116,7 +116,7 @@ func (s *statement) createDefinition(d *tableDef) error {
 			return fmt.Errorf("the definition of table %s, which it is made like, is not known: %s", n, o.Unknown)
 		}
 		c := o.clone()
-		d.Columns, d.Indexes, d.Engine, d.Charset, d.Collation = c.Columns, c.Indexes, c.Engine, c.Charset, c.Collation
+		d.Columns, d.Indexes, d.Engine, d.Charset = c.Columns, c.Indexes, c.Engine, c.Charset
 		d.Partitioned, d.Versioned, d.Sequence = c.Partitioned, c.Versioned, c.Sequence
 		return nil
 	}

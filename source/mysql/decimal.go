@@ -111,53 +111,47 @@ func appendDecimalWide(v *source.Vector, layout []int, b []byte) error {
 // the point at least, all of the scale behind it.
 func appendDecimalText(dst []byte, precision, scale int, b []byte) ([]byte, error) {
 	g := newDecimalGroups(b)
-	start := len(dst)
+	start, nonZero := len(dst), false
 	if g.negative {
 		dst = append(dst, '-')
 	}
-	digits, nonZero, any := len(dst), false, false
-	emit := func(n int) error {
+	digits := len(dst)
+	group := func(n int) error {
 		x := g.next(n)
 		if x >= pow10[n] {
 			return errDecimalDigits
 		}
 		nonZero = nonZero || x != 0
-		at := len(dst)
-		for range n {
-			dst = append(dst, '0')
+		for i := n - 1; i >= 0; i-- {
+			dst = append(dst, byte('0'+x/pow10[i]%10))
 		}
-		for i := at + n - 1; x > 0; i-- {
-			dst[i] = byte('0' + x%10)
-			x /= 10
+		return nil
+	}
+	groups := func(odd, nines int, oddFirst bool) error {
+		if oddFirst && odd > 0 {
+			if err := group(odd); err != nil {
+				return err
+			}
+		}
+		for range nines {
+			if err := group(9); err != nil {
+				return err
+			}
+		}
+		if !oddFirst && odd > 0 {
+			return group(odd)
 		}
 		return nil
 	}
 	whole := precision - scale
-	for i, n := range []int{whole % 9, whole / 9} {
-		if i == 0 && n > 0 {
-			if err := emit(n); err != nil {
-				return dst, err
-			}
-		}
-		for ; i == 1 && n > 0; n-- {
-			if err := emit(9); err != nil {
-				return dst, err
-			}
-		}
+	if err := groups(whole%9, whole/9, true); err != nil {
+		return dst, err
 	}
 	dst = trimZeros(dst, digits)
-	any = scale > 0
-	if any {
+	if scale > 0 {
 		dst = append(dst, '.')
-		for range scale / 9 {
-			if err := emit(9); err != nil {
-				return dst, err
-			}
-		}
-		if n := scale % 9; n > 0 {
-			if err := emit(n); err != nil {
-				return dst, err
-			}
+		if err := groups(scale%9, scale/9, false); err != nil {
+			return dst, err
 		}
 	}
 	if g.negative && !nonZero {

@@ -34,7 +34,6 @@ type tableDef struct {
 
 	Engine      string
 	Charset     string // default of columns added later
-	Collation   string
 	Partitioned bool
 	Versioned   bool // MariaDB's WITH SYSTEM VERSIONING
 	Sequence    bool // MariaDB's SEQUENCE, which the log shows as a table
