@@ -85,7 +85,11 @@ func (n number) digits() int {
 
 // append appends the number as text, with all digits of its scale.
 func (n number) append(dst []byte) []byte {
-	var b [48]byte
+	var scratch [48]byte
+	b := scratch[:]
+	if n.scale > 40 {
+		b = make([]byte, n.scale+8)
+	}
 	i := len(b)
 	negative := n.negative && (n.hi != 0 || n.lo != 0)
 	for k := 0; n.hi != 0 || n.lo != 0 || k <= n.scale; k++ {
