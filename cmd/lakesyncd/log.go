@@ -12,16 +12,26 @@ import (
 	"github.com/lakesyncd/lakesyncd/config"
 )
 
-// newLogger writes JSON, one object a line, unless a person is watching.
+// newLogger writes JSON, one object a line, durations in seconds, unless a person
+// is watching.
 func newLogger(c config.Log, w io.Writer, terminal bool) *slog.Logger {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(c.Level)); err != nil {
 		level = slog.LevelInfo
 	}
 	o := &slog.HandlerOptions{Level: level}
-	var h slog.Handler = slog.NewJSONHandler(w, o)
+	var h slog.Handler
 	if c.Format == "text" || c.Format == "auto" && terminal {
 		h = slog.NewTextHandler(w, o)
+	} else {
+		// The handler would write durations as nanoseconds.
+		o.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr {
+			if a.Value.Kind() == slog.KindDuration {
+				a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+			}
+			return a
+		}
+		h = slog.NewJSONHandler(w, o)
 	}
 	return slog.New(&quiet{Handler: h, past: &past{seen: map[string]repeat{}}})
 }

@@ -156,7 +156,9 @@ func (b *statusBoard) settle() {
 		r.Copy = nil
 	}
 	b.m.setState(s)
-	b.log.Log(context.Background(), level, "state changed", args...)
+	if s != checkpoint.Stopped { // the program's last line says why
+		b.log.Log(context.Background(), level, "state changed", args...)
+	}
 	close(b.changed)
 	b.changed = make(chan struct{})
 }

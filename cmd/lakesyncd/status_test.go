@@ -377,6 +377,14 @@ func TestLogFormat(t *testing.T) {
 	}
 }
 
+func TestLogWritesDurationsInSeconds(t *testing.T) {
+	var out bytes.Buffer
+	newLogger(config.Log{Level: "info", Format: "json"}, &out, false).Info("done", "elapsed", 1500*time.Millisecond)
+	if !strings.Contains(out.String(), `"elapsed":1.5}`) {
+		t.Error(out.String())
+	}
+}
+
 func TestLogHoldsRepeatedWarningsBack(t *testing.T) {
 	var out bytes.Buffer
 	h := newLogger(config.Log{Level: "info", Format: "text"}, &out, false).With("pipeline", "shop").Handler()
