@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Memory is shared by all tables: a third for key maps, a tenth for spare chunks,
+// Memory is shared by all tables: a third for key maps, an eighth for spare chunks,
 // the rest for rows on their way from a batch to a file. What outgrows it is
 // written earlier: the largest chunks are sealed, files are rolled, and a layer is
 // cut when its key map would not fit.
@@ -14,6 +14,9 @@ type budget struct {
 	memory  int64 // in all
 	maps    int64 // limit of key maps and of what goes with them
 	buffers int64 // limit of open chunks, chunks being encoded, pages, uploads
+	// queued is the limit of chunks waiting for the encoder: more would not
+	// make it faster.
+	queued int64
 
 	chunkBytes int64
 	sortBytes  int64 // of a chunk whose table is sorted
@@ -30,8 +33,9 @@ const maxOpenFiles = 128
 
 func newBudget(memory int64) budget {
 	b := budget{memory: memory, maps: memory / 3, files: map[*stagedFile]struct{}{}}
-	b.buffers = memory - b.maps - memory/10
-	b.chunkBytes = min(max(b.buffers/8, 64<<10), 8<<20)
+	b.buffers = memory - b.maps - memory/8
+	b.chunkBytes = min(max(memory/20, 64<<10), 8<<20)
+	b.queued = max(2*b.chunkBytes, b.buffers/4)
 	b.sortBytes = max(b.buffers/4, b.chunkBytes)
 	return b
 }
@@ -44,6 +48,12 @@ func (s *Sink) makeRoom(ctx context.Context) error {
 			return err
 		}
 		s.metrics.buffered.Set(float64(s.open + inflight + held))
+		if inflight > s.queued {
+			if err := s.enc.wait(ctx, func() bool { return s.enc.inflight <= s.queued }); err != nil {
+				return err
+			}
+			continue
+		}
 		if s.open+inflight+held <= s.buffers {
 			return nil
 		}
@@ -171,21 +181,22 @@ func (s *Sink) roomForKeys(w *deltaWriter, more int) error {
 			}
 		}
 		s.metrics.keyMaps.Set(float64(total))
-		var grown int64
+		// Old and new map exist side by side for a moment. If there is no room to
+		// double it, less will do.
+		slots := 0
 		if !fits {
-			// Old and new map exist side by side for a moment.
-			grown = int64(slotsFor(w.keys.n+more)) * slotBytes
+			slots = slotsFor(w.keys.n + more)
+			spare := int((s.maps - total - s.extra) / slotBytes)
+			if spare < slots && spare/4*3 >= w.keys.n+more && spare >= len(w.keys.slots)*5/4 {
+				slots = spare
+			}
 		}
 		switch {
-		case total+s.extra+grown <= s.maps:
-			if !fits {
-				w.keys.grow(w.keys.n + more)
-			}
-			return nil
-		case largest.keys.n == 0 && largest.extra == 0 && largest.keys.slots == nil:
-			// Less than one run of rows needs: the least that works.
-			if !fits {
-				w.keys.grow(w.keys.n + more)
+		case total+s.extra+int64(slots)*slotBytes <= s.maps,
+			// Or it is less than one run of rows needs, the least that works.
+			largest.keys.n == 0 && largest.extra == 0 && largest.keys.slots == nil:
+			if slots > 0 {
+				w.keys.resize(slots)
 			}
 			return nil
 		case largest.keys.n == 0 && largest.extra == 0:

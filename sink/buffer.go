@@ -177,22 +177,31 @@ type spares struct {
 	mu    sync.Mutex
 	limit int64
 	held  int64
-	free  map[*deltaWriter][]source.Vector
+	free  map[*deltaWriter][][]source.Vector
 }
 
-// take returns vectors for the types of cols, reset. Without a writer they are new.
+func newSpares(limit int64) *spares {
+	return &spares{limit: limit, free: map[*deltaWriter][][]source.Vector{}}
+}
+
+// take returns vectors for the types of cols, empty. Without a writer they are new.
 func (s *spares) take(w *deltaWriter, cols []fileColumn) []source.Vector {
 	var v []source.Vector
 	if w != nil {
 		s.mu.Lock()
-		if v = s.free[w]; v != nil {
+		if all := s.free[w]; len(all) > 0 {
+			v, s.free[w] = all[len(all)-1], all[:len(all)-1]
 			s.held -= capacity(v)
-			delete(s.free, w)
 		}
 		s.mu.Unlock()
 	}
 	if len(v) != len(cols) {
 		v = make([]source.Vector, len(cols))
+		if w != nil && len(w.lengths) == len(cols) {
+			for i, l := range w.lengths {
+				presize(&v[i], cols[i].Type, l)
+			}
+		}
 	}
 	for i := range v {
 		v[i].Reset(cols[i].Type)
@@ -204,8 +213,8 @@ func (s *spares) give(w *deltaWriter, v []source.Vector) {
 	n := capacity(v)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.free[w] == nil && s.held+n <= s.limit {
-		s.free[w] = v
+	if len(s.free[w]) < 2 && s.held+n <= s.limit {
+		s.free[w] = append(s.free[w], v)
 		s.held += n
 	}
 }
@@ -215,4 +224,39 @@ func (s *spares) clear() {
 	defer s.mu.Unlock()
 	clear(s.free)
 	s.held = 0
+}
+
+// length is what a full chunk's column took.
+type length struct{ rows, bytes int }
+
+func lengthsOf(c *chunk) []length {
+	l := make([]length, len(c.cols))
+	for i := range l {
+		l[i] = length{c.rows, len(c.cols[i].Bytes)}
+	}
+	return l
+}
+
+// presize makes room for a column as long as the last, and a little more: growing
+// by doubling costs copies and half of the memory.
+func presize(v *source.Vector, t source.Type, l length) {
+	rows := l.rows + subBatch
+	v.Valid = make([]byte, 0, rows)
+	switch t.Store() {
+	case source.StoreBools:
+		v.Bools = make([]byte, 0, rows)
+	case source.StoreInts:
+		v.Ints = make([]int32, 0, rows)
+	case source.StoreLongs:
+		v.Longs = make([]int64, 0, rows)
+	case source.StoreWides:
+		v.Wides = make([]source.Int128, 0, rows)
+	case source.StoreFloats:
+		v.Floats = make([]float32, 0, rows)
+	case source.StoreDoubles:
+		v.Doubles = make([]float64, 0, rows)
+	default:
+		v.Ends = make([]uint32, 0, rows)
+		v.Bytes = make([]byte, 0, l.bytes+l.bytes/16)
+	}
 }

@@ -44,6 +44,9 @@ type deltaWriter struct {
 	// delete nothing.
 	empty bool
 
+	// lengths are those of the last full chunk of this checkpoint.
+	lengths []length
+
 	before, after columnSet
 	hashes        []keyHash // of compact, which runs between filling and use of the others
 	hashesBefore  []keyHash

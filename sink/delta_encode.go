@@ -73,6 +73,7 @@ type stager struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 	slots  chan struct{} // uploads at once
+	pieces piecePool
 
 	mu       sync.Mutex
 	changed  *sync.Cond
@@ -146,7 +147,7 @@ func (e *stager) do(j job) error {
 		return nil
 	}
 	if f.fw == nil && (j.chunk != nil || j.positions != nil) {
-		f.up = &upload{ctx: e.ctx, fs: e.fs, path: f.path}
+		f.up = &upload{ctx: e.ctx, fs: e.fs, path: f.path, pool: &e.pieces}
 		fw, err := newFileWriter(f.up, f.columns, f.options)
 		if err != nil {
 			return fmt.Errorf("open %s: %w", f.path, err)
@@ -257,6 +258,7 @@ func (e *stager) close(f *stagedFile) error {
 		defer e.mu.Unlock()
 		e.uploads--
 		if err == nil {
+			f.up.forget()
 			f.stored, f.up = true, nil
 		} else if e.err == nil {
 			e.err = fmt.Errorf("store %s: %w", f.path, err)
@@ -333,8 +335,45 @@ type upload struct {
 	path string
 	size int64
 
-	buf []byte
-	w   fileio.Writer // streaming
+	pieces [][]byte
+	pool   *piecePool
+	w      fileio.Writer // streaming
+}
+
+// piecePool keeps the large pieces of uploads that have ended.
+type piecePool struct {
+	mu   sync.Mutex
+	free [][]byte
+}
+
+const (
+	pieceSize  = 256 << 10
+	sparePiece = 16
+)
+
+// take returns an empty piece for a file that is size bytes long so far.
+func (p *piecePool) take(size int64) []byte {
+	if size < pieceSize {
+		return make([]byte, 0, max(4<<10, size))
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		return b
+	}
+	return make([]byte, 0, pieceSize)
+}
+
+func (p *piecePool) give(pieces [][]byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, b := range pieces {
+		if cap(b) == pieceSize && len(p.free) < sparePiece {
+			p.free = append(p.free, b[:0])
+		}
+	}
 }
 
 const (
@@ -350,34 +389,61 @@ func (u *upload) memory() int64 {
 	if u.w != nil {
 		return streamMemory
 	}
-	return int64(cap(u.buf))
+	var n int64
+	for _, b := range u.pieces {
+		n += int64(cap(b))
+	}
+	return n
 }
 
 func (u *upload) Write(p []byte) (int, error) {
+	before := u.size
 	u.size += int64(len(p))
+	if u.w == nil && u.size <= streamFrom {
+		u.hold(p, before)
+		return len(p), nil
+	}
 	if u.w == nil {
-		if len(u.buf)+len(p) <= streamFrom {
-			u.buf = append(u.buf, p...)
-			return len(p), nil
-		}
 		w, err := u.fs.Create(u.ctx, u.path)
 		if err != nil {
 			return 0, err
 		}
 		u.w = w
-		if _, err := w.Write(u.buf); err != nil {
-			return 0, err
+		for _, b := range u.pieces {
+			if _, err := w.Write(b); err != nil {
+				return 0, err
+			}
 		}
-		u.buf = nil
+		u.forget()
 	}
 	return u.w.Write(p)
+}
+
+// hold copies p into memory.
+func (u *upload) hold(p []byte, size int64) {
+	for len(p) > 0 {
+		n := len(u.pieces)
+		if n == 0 || len(u.pieces[n-1]) == cap(u.pieces[n-1]) {
+			u.pieces = append(u.pieces, u.pool.take(size))
+			n++
+		}
+		last := u.pieces[n-1]
+		m := min(len(p), cap(last)-len(last))
+		u.pieces[n-1] = append(last, p[:m]...)
+		p, size = p[m:], size+int64(m)
+	}
+}
+
+func (u *upload) forget() {
+	u.pool.give(u.pieces)
+	u.pieces = nil
 }
 
 func (u *upload) abort() {
 	if u.w != nil {
 		_ = u.w.Abort()
 	}
-	u.buf = nil
+	u.forget()
 }
 
 // finish makes the file durable.
@@ -417,7 +483,12 @@ func (u *upload) put() error {
 	if err != nil {
 		return err
 	}
-	if _, err = w.Write(u.buf); err == nil {
+	for _, b := range u.pieces {
+		if err == nil {
+			_, err = w.Write(b)
+		}
+	}
+	if err == nil {
 		err = w.Close()
 	}
 	if err != nil {

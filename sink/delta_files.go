@@ -18,6 +18,9 @@ func (w *deltaWriter) room(p *partition, mapped, compact bool) (*chunk, error) {
 				return nil, err
 			}
 		} else {
+			if w.lengths == nil {
+				w.lengths = lengthsOf(c)
+			}
 			w.seal(p)
 		}
 	}
@@ -227,6 +230,7 @@ func (w *deltaWriter) delta() *table.Delta {
 		}
 	}
 	announce := w.step != nil || w.announce
+	w.lengths = nil
 	w.layers, w.garbage, w.step, w.dirty, w.announce = nil, nil, nil, false, false
 	if len(d.Layers) > 0 {
 		w.empty = false

@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"math/bits"
 	"math/rand/v2"
 
 	"github.com/zeebo/xxh3"
@@ -78,7 +79,7 @@ func (k *keyHasher) keys(dst []keyHash, cols []*source.Vector, key []int, lo, hi
 // snapshots hold of it is deleted by this layer, or proven not to exist. It has
 // open addressing and no pointers, so the collector never looks into it.
 type keyMap struct {
-	slots []slot // a power of two, or nil
+	slots []slot
 	n     int
 }
 
@@ -100,7 +101,8 @@ func (s *slot) id() uint64     { return s.row - slotFirst }
 func (s *slot) set(id uint64)  { s.row = id + slotFirst }
 func (m *keyMap) bytes() int64 { return int64(len(m.slots)) * slotBytes }
 
-// slotsFor is how many slots n keys need, at a load of at most 3/4.
+// slotsFor is how many slots n keys need, at a load of at most 3/4 and with room to
+// grow.
 func slotsFor(n int) int {
 	s := 256
 	for s/4*3 < n {
@@ -115,8 +117,10 @@ func (m *keyMap) fits(more int) bool { return m.n+more <= len(m.slots)/4*3 }
 // put returns the slot of a key and whether it was there. The map must have room.
 // The slot is valid until the map grows.
 func (m *keyMap) put(h keyHash) (*slot, bool) {
-	mask := uint64(len(m.slots) - 1)
-	for i := h.lo & mask; ; i = (i + 1) & mask {
+	for i := m.home(h); ; i++ {
+		if i == len(m.slots) {
+			i = 0
+		}
 		s := &m.slots[i]
 		if s.row == 0 {
 			s.hash = h
@@ -134,8 +138,10 @@ func (m *keyMap) find(h keyHash) *slot {
 	if m.n == 0 {
 		return nil
 	}
-	mask := uint64(len(m.slots) - 1)
-	for i := h.lo & mask; ; i = (i + 1) & mask {
+	for i := m.home(h); ; i++ {
+		if i == len(m.slots) {
+			i = 0
+		}
 		s := &m.slots[i]
 		if s.row == 0 {
 			return nil
@@ -146,18 +152,25 @@ func (m *keyMap) find(h keyHash) *slot {
 	}
 }
 
-// grow makes room for n keys in all.
-func (m *keyMap) grow(n int) {
+// home is where a hash belongs among any number of slots.
+func (m *keyMap) home(h keyHash) int {
+	i, _ := bits.Mul64(h.lo, uint64(len(m.slots)))
+	return int(i)
+}
+
+// resize moves the keys to a map of the given number of slots.
+func (m *keyMap) resize(slots int) {
 	old := m.slots
-	m.slots = make([]slot, slotsFor(n))
-	mask := uint64(len(m.slots) - 1)
+	m.slots = make([]slot, slots)
 	for _, s := range old {
 		if s.row == 0 {
 			continue
 		}
-		i := s.hash.lo & mask
+		i := m.home(s.hash)
 		for m.slots[i].row != 0 {
-			i = (i + 1) & mask
+			if i++; i == len(m.slots) {
+				i = 0
+			}
 		}
 		m.slots[i] = s
 	}

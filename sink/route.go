@@ -182,7 +182,7 @@ func (s *Sink) bind(sh *shape, r *route) (err error) {
 	}
 	sh.options.Encoders = s.encoders
 	if sh.options.RowGroupBytes == 0 {
-		sh.options.RowGroupBytes = min(max(s.buffers/6, 1<<20), 32<<20)
+		sh.options.RowGroupBytes = min(max(s.buffers/3, 1<<20), 32<<20)
 	}
 	sh.from = make([]int, len(sh.columns))
 	sh.convert = make([]*converter, len(sh.columns))

@@ -95,7 +95,7 @@ func Open(ctx context.Context, o Options) (*Sink, error) {
 	s := &Sink{
 		budget: newBudget(o.Memory), config: o.Config, catalog: o.Catalog, fs: o.FS, log: o.Log,
 		metrics: newMetrics(o.Registerer), hasher: newKeyHasher(), encoders: newEncoders(2),
-		spares:  &spares{limit: o.Memory / 10, free: map[*deltaWriter][]source.Vector{}},
+		spares:  newSpares(o.Memory / 8),
 		writers: map[string]*deltaWriter{}, byRelation: map[*source.Relation]*deltaWriter{},
 		handles: map[string]*table.Table{}, states: map[string]TableState{}, statuses: map[string]TableStatus{},
 	}
