@@ -36,7 +36,6 @@ type lake struct {
 	warehouse string
 	now       time.Time
 	snapshots config.Snapshots
-	folder    string // of data files, below data
 }
 
 func newLake(t *testing.T) *lake {
@@ -113,6 +112,7 @@ type column struct {
 	node     parquet.Node
 	required bool
 	values   []parquet.Value // null where IsNull
+	lists    [][]float32     // instead of values: an optional list, nil for null
 	lower    []byte
 	upper    []byte
 }
@@ -136,6 +136,10 @@ func (l *lake) write(t *table.Table, content table.Content, columns []column) ta
 	for i := range rows {
 		var r parquet.Row
 		for j, c := range order {
+			if c.lists != nil {
+				r = append(r, elements(c.lists[i], j)...)
+				continue
+			}
 			v := c.values[i]
 			definition := 1
 			if c.required || v.IsNull() {
@@ -151,14 +155,14 @@ func (l *lake) write(t *table.Table, content table.Content, columns []column) ta
 		l.t.Fatal(err)
 	}
 	path := t.DataLocation() + "/" + uuid.NewString() + ".parquet"
-	if l.folder != "" {
-		path = t.DataLocation() + "/" + l.folder + "/" + uuid.NewString() + ".parquet"
-	}
 	if err := l.fs.FS.Put(context.Background(), path, buf.Bytes()); err != nil {
 		l.t.Fatal(err)
 	}
 	f := table.File{Content: content, Path: path, Bytes: int64(buf.Len()), Rows: int64(rows), Columns: map[int]table.ColumnStat{}}
 	for _, c := range columns {
+		if c.lists != nil {
+			continue
+		}
 		s := table.ColumnStat{Size: 1, Values: int64(rows), Lower: c.lower, Upper: c.upper}
 		for _, v := range c.values {
 			if v.IsNull() {
@@ -168,6 +172,20 @@ func (l *lake) write(t *table.Table, content table.Content, columns []column) ta
 		f.Columns[c.id] = s
 	}
 	return f
+}
+
+// elements of an optional list of required floats, with their levels.
+func elements(list []float32, column int) (out []parquet.Value) {
+	switch {
+	case list == nil:
+		return []parquet.Value{parquet.NullValue().Level(0, 0, column)}
+	case len(list) == 0:
+		return []parquet.Value{parquet.NullValue().Level(0, 1, column)}
+	}
+	for i, f := range list {
+		out = append(out, parquet.ValueOf(f).Level(min(i, 1), 2, column))
+	}
+	return out
 }
 
 func long(n int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
