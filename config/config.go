@@ -48,6 +48,20 @@ type MySQL struct {
 	Heartbeat Duration `yaml:"heartbeat"` // default 10s
 }
 
+// Postgres is one database of a PostgreSQL server.
+type Postgres struct {
+	Host     string `yaml:"host"`
+	Port     int    `yaml:"port"` // default 5432
+	User     string `yaml:"user"`
+	Password Secret `yaml:"password,omitempty"`
+	TLS      TLS    `yaml:"tls"`
+	Database string `yaml:"database"`
+	// Slot and Publication are made if they do not exist.
+	Slot        string   `yaml:"slot"`        // default lakesync_PIPELINE
+	Publication string   `yaml:"publication"` // default lakesync_PIPELINE
+	Heartbeat   Duration `yaml:"heartbeat"`   // default 10s
+}
+
 // TLS modes, in the words of MySQL.
 const (
 	TLSDisabled   = "disabled"
