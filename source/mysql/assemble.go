@@ -355,6 +355,9 @@ func (a *assembler) begin(g group) error {
 func (a *assembler) eventBegin() place { return place{file: a.file, offset: a.before} }
 
 func (a *assembler) gtid(e event) error {
+	if a.flavor == FlavorMariaDB {
+		return a.stop("a GTID of MySQL in a log of MariaDB")
+	}
 	var g replication.GTIDEvent
 	if e.typ == replication.GTID_TAGGED_LOG_EVENT {
 		var t replication.GtidTaggedLogEvent
@@ -402,6 +405,9 @@ const (
 )
 
 func (a *assembler) mariaGTID(e event) error {
+	if a.flavor != FlavorMariaDB {
+		return a.stop("a GTID of MariaDB in a log of MySQL")
+	}
 	if len(e.body) < 13 {
 		return a.stop("a GTID event of %d bytes", len(e.body))
 	}
