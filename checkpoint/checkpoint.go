@@ -61,8 +61,6 @@ type Options struct {
 	OpenSource func(ctx context.Context, at *Record, patient bool) (Stream, error)
 	// OpenSink opens the lake's side afresh.
 	OpenSink func(ctx context.Context) (*sink.Sink, error)
-	// Mark reads the mark of a table, to notice a store of records that was lost.
-	Mark func(ctx context.Context, name string) (table.Mark, bool, error)
 
 	Interval    time.Duration // between the starts of two checkpoints
 	MinPause    time.Duration // between the commit of one and the start of the next

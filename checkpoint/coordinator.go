@@ -102,9 +102,6 @@ func (c *Coordinator) attempt(ctx context.Context) error {
 	if err := out.Prepare(ctx, in.Relations(), last.Tables); err != nil {
 		return err
 	}
-	if err := c.refuseLostStore(ctx, out, last); err != nil {
-		return err
-	}
 	r := &run{Coordinator: c, in: in, out: out, last: last, position: last.Position, sourceTime: last.SourceTime, state: last.Source}
 	r.begin()
 	err = r.loop(ctx)

@@ -8,11 +8,6 @@ import (
 	"github.com/lakesyncd/lakesyncd/sink"
 )
 
-// ErrNoRecordButMarks: the store has no record of the pipeline, but a table has
-// its mark. The records were lost or the store's address changed; starting anew
-// would copy everything a second time.
-var ErrNoRecordButMarks = errors.New("records of this pipeline are gone")
-
 // recover finishes what the last record names, then claims the next number with a
 // higher epoch. It returns the claim: the record to resume at.
 func (c *Coordinator) recover(ctx context.Context, out *sink.Sink) (*Record, error) {
@@ -67,23 +62,4 @@ func files(r *Record) (n int) {
 		}
 	}
 	return n
-}
-
-// refuseLostStore stops a first start that finds the pipeline's own marks.
-func (c *Coordinator) refuseLostStore(ctx context.Context, out *sink.Sink, last *Record) error {
-	if last.Position != "" {
-		return nil
-	}
-	for name := range out.Tables() {
-		m, ok, err := c.Mark(ctx, name)
-		if err != nil {
-			return err
-		}
-		if ok {
-			return fmt.Errorf("%w: table %s carries the mark of checkpoint %d at %s, but the store %s has no position; "+
-				"point checkpoint.store at the old records, or set the position by hand with `lakesyncd checkpoint set -position …`, or move the table away to copy again",
-				ErrNoRecordButMarks, name, m.Checkpoint, m.Position, c.Store)
-		}
-	}
-	return nil
 }

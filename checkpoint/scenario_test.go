@@ -2,15 +2,20 @@ package checkpoint
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/apache/iceberg-go"
+	icetable "github.com/apache/iceberg-go/table"
 	"github.com/cockroachdb/datadriven"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -19,6 +24,7 @@ import (
 	"github.com/lakesyncd/lakesyncd/source"
 	"github.com/lakesyncd/lakesyncd/table"
 	"github.com/lakesyncd/lakesyncd/table/fileio"
+	"github.com/lakesyncd/lakesyncd/table/fileio/faultfs"
 )
 
 // TestScenarios runs testdata/*.txt: each is a small history of a database, a
@@ -37,6 +43,12 @@ import (
 //	snapshots TABLE              our snapshots: checkpoint, operation
 //	records                      the records in the store
 //	acked                        what the source was told
+//	fault RULE                   the store misbehaves by a rule of faultfs from now on; "fault none" ends it
+//	foreign-commit TABLE         somebody else commits a snapshot
+//	rollback TABLE               somebody sets the table back to its snapshot before
+//	replace TABLE                somebody puts another table in its place
+//	remove-records               the store of records is gone
+//	stopped                      waits for a daemon that gives up, and shows why
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
 		if strings.Contains(path, "fuzz") || strings.Contains(path, "golden") {
@@ -53,8 +65,9 @@ type world struct {
 	t      *testing.T
 	db     *scripted
 	folder string
-	fs     fileio.FS
+	fs     *faultfs.FS
 	daemon *daemon
+	tables []config.Table
 }
 
 type daemon struct {
@@ -98,8 +111,8 @@ func (w *world) execute(d *datadriven.TestData) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		w.fs = fs
-		return "", nil
+		w.fs, err = faultfs.New(fs)
+		return "", err
 	case "write":
 		return "", w.write(d.Input, d.HasArg("copy"))
 	case "run":
@@ -121,6 +134,49 @@ func (w *world) execute(d *datadriven.TestData) (string, error) {
 		return "", nil
 	case "stop":
 		return "", w.stop()
+	case "fault":
+		w.fs.Clear()
+		if d.Input == "none" {
+			return "", nil
+		}
+		return "", w.fs.Add(strings.Split(d.Input, "\n")...)
+	case "foreign-commit":
+		return "", w.tamper(d.CmdArgs[0].Key, foreignCommit)
+	case "rollback":
+		return "", w.tamper(d.CmdArgs[0].Key, rollback)
+	case "replace":
+		folder := w.folder + "/lake/" + strings.ReplaceAll(d.CmdArgs[0].Key, ".", "/")
+		if err := os.RemoveAll(folder); err != nil {
+			return "", err
+		}
+		cat, err := w.catalog(context.Background())
+		if err != nil {
+			return "", err
+		}
+		_, err = cat.Create(context.Background(), d.CmdArgs[0].Key, table.Definition{Schema: iceberg.NewSchemaWithIdentifiers(0, []int{1},
+			iceberg.NestedField{ID: 1, Name: "id", Type: iceberg.PrimitiveTypes.Int64, Required: true},
+			iceberg.NestedField{ID: 2, Name: "v", Type: iceberg.PrimitiveTypes.String})})
+		return "", err
+	case "remove-records":
+		return "", os.RemoveAll(w.folder + "/records")
+	case "stopped":
+		w.start()
+		w.db.feed(true)
+		d := w.daemon
+		w.daemon = nil
+		select {
+		case <-d.done:
+		case <-time.After(30 * time.Second):
+			d.cancel()
+			<-d.done
+			return "", errors.New("it went on")
+		}
+		for _, class := range classes {
+			if errors.Is(d.err, class.err) {
+				return class.name + "\n", nil
+			}
+		}
+		return "", d.err
 	case "second-instance":
 		second := w.newDaemon()
 		<-second.done
@@ -224,20 +280,9 @@ func (w *world) newDaemon() *daemon {
 				return nil, err
 			}
 			return sink.Open(ctx, sink.Options{
-				Config:  &config.Config{Pipeline: "shop", Catalog: config.Catalog{Filesystem: &config.FilesystemCatalog{Warehouse: "file://" + w.folder + "/lake"}}},
+				Config:  &config.Config{Pipeline: "shop", Tables: w.tables, Catalog: config.Catalog{Filesystem: &config.FilesystemCatalog{Warehouse: "file://" + w.folder + "/lake"}}},
 				Catalog: cat, FS: w.fs, Memory: 32 << 20, Log: log, Registerer: prometheus.NewRegistry(), Now: time.Now,
 			})
-		},
-		Mark: func(ctx context.Context, name string) (table.Mark, bool, error) {
-			cat, err := w.catalog(ctx)
-			if err != nil {
-				return table.Mark{}, false, err
-			}
-			tbl, err := cat.Load(ctx, name)
-			if err != nil {
-				return table.Mark{}, false, err
-			}
-			return tbl.Mark("shop")
 		},
 		Observer: Observer{Committed: func(r *Record, _ map[string]table.Result) { d.at(r.Position) }},
 	})
@@ -365,4 +410,65 @@ func (w *world) records() (string, error) {
 		fmt.Fprintf(&b, "%d epoch=%d position=%s changed=%s\n", r.ID, r.Epoch, r.Position, strings.Join(changed, ","))
 	}
 	return b.String(), nil
+}
+
+// classes are the words for errors that stop a pipeline.
+var classes = []struct {
+	name string
+	err  error
+}{
+	{"fenced", ErrFenced}, {"fenced by a mark", table.ErrFenced}, {"rolled back", table.ErrRolledBack}, {"foreign", table.ErrForeign},
+	{"replaced", table.ErrReplaced}, {"does not fit", table.ErrUnfit}, {"cannot serve", source.ErrCannotServe},
+}
+
+// tamper commits metadata as another program would: version N+1 and the hint.
+func (w *world) tamper(name string, change func(*icetable.MetadataBuilder, icetable.Metadata) error) error {
+	ctx := context.Background()
+	cat, err := w.catalog(ctx)
+	if err != nil {
+		return err
+	}
+	tbl, err := cat.Load(ctx, name)
+	if err != nil {
+		return err
+	}
+	old := tbl.Iceberg().Metadata()
+	b, err := icetable.MetadataBuilderFromBase(old, tbl.Iceberg().MetadataLocation())
+	if err != nil {
+		return err
+	}
+	if err := change(b, old); err != nil {
+		return err
+	}
+	meta, err := b.Build()
+	if err != nil {
+		return err
+	}
+	data, err := json.Marshal(meta)
+	if err != nil {
+		return err
+	}
+	folder := tbl.Location() + "/metadata/"
+	next := tbl.MetadataVersion() + 1
+	if err := w.fs.CreateExclusive(ctx, fmt.Sprintf("%sv%d.metadata.json", folder, next), data); err != nil {
+		return err
+	}
+	return w.fs.Put(ctx, folder+"version-hint.text", []byte(strconv.Itoa(next)))
+}
+
+func foreignCommit(b *icetable.MetadataBuilder, old icetable.Metadata) error {
+	head := *old.CurrentSnapshot()
+	parent := head.SnapshotID
+	head.SnapshotID, head.ParentSnapshotID = parent+1, &parent
+	head.SequenceNumber = old.LastSequenceNumber() + 1
+	head.TimestampMs++
+	head.Summary = &icetable.Summary{Operation: icetable.OpAppend, Properties: iceberg.Properties{"engine": "another"}}
+	if err := b.AddSnapshot(&head); err != nil {
+		return err
+	}
+	return b.SetSnapshotRef(icetable.MainBranch, head.SnapshotID, icetable.BranchRef)
+}
+
+func rollback(b *icetable.MetadataBuilder, old icetable.Metadata) error {
+	return b.SetSnapshotRef(icetable.MainBranch, *old.CurrentSnapshot().ParentSnapshotID, icetable.BranchRef)
 }

@@ -41,7 +41,6 @@ func TestExitCodeOfEachErrorClass(t *testing.T) {
 		{table.ErrRolledBack, 78},
 		{table.ErrReplaced, 78},
 		{table.ErrUnfit, 78},
-		{checkpoint.ErrNoRecordButMarks, 78},
 		{fmt.Errorf("%w: %w", fileio.ErrUnavailable, source.ErrCannotServe), 78},
 		{errors.Join(source.ErrUnavailable, checkpoint.ErrFenced), 75},
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/lakesyncd/lakesyncd/sink"
 	"github.com/lakesyncd/lakesyncd/source/mysql"
-	"github.com/lakesyncd/lakesyncd/table"
 	"github.com/lakesyncd/lakesyncd/table/fileio"
 )
 
@@ -91,13 +90,6 @@ func runPipeline(ctx context.Context, cfg *config.Config, env pipelineEnv) (err 
 				return nil, err
 			}
 			return s, nil
-		},
-		Mark: func(ctx context.Context, name string) (table.Mark, bool, error) {
-			t, err := l.catalog.Load(ctx, name)
-			if err != nil {
-				return table.Mark{}, false, err
-			}
-			return t.Mark(cfg.Pipeline)
 		},
 		Interval: cfg.Checkpoint.Interval.D(), MinPause: cfg.Checkpoint.MinPause.D(), IdleMark: cfg.Checkpoint.IdleMark.D(),
 		RetryBudget: cfg.RetryBudget.D(), Writer: env.Writer,
