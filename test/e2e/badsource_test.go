@@ -411,3 +411,12 @@ func TestSystemVersioned(t *testing.T) {
 	s.Exec(t, "CREATE TABLE ver.b8(id INT PRIMARY KEY, a INT) WITH SYSTEM VERSIONING", "INSERT INTO ver.b8 VALUES(1,1)")
 	refuses(t, harness.NewPipeline(t, s, "ver", "ver.*"), harness.ExitConfig, "ver.b8", "versioning|versioned")
 }
+
+// TestGeneratedColumnsOfMariaDB: what the server leaves out of the log's images
+// is refused by name.
+func TestGeneratedColumnsOfMariaDB(t *testing.T) {
+	s := server(t, harness.MariaDB)
+	database(t, s, "gen")
+	s.Exec(t, "CREATE TABLE gen.a(id INT PRIMARY KEY, a INT, s INT AS (a*2) STORED)")
+	refuses(t, harness.NewPipeline(t, s, "gen", "gen.*"), harness.ExitConfig, "gen.a", "generated")
+}

@@ -21,6 +21,7 @@ var (
 	seed    = flag.Int64("seed", 0, "seed of the random runs; 0 takes one from the clock")
 	changes = flag.Int("changes", 40_000, "changes of the random run")
 	kills   = flag.Int("kills", 10, "SIGKILLs of the random run")
+	only    = flag.String("cases", "", "run only the small histories whose name matches this expression")
 	long    = flag.Bool("long", false, "the long form: more servers, full sizes")
 )
 
