@@ -148,6 +148,9 @@ func (c *Catalog) Load(ctx context.Context, name string) (*Table, error) {
 // reload replaces the state by the newest metadata. t.mu is held.
 func (t *Table) reload(ctx context.Context) error {
 	st, hint, hintVersion, err := readNewest(ctx, t.fs(), t.location)
+	if errors.Is(err, ErrNotFound) && t.state.Load() != nil {
+		return fmt.Errorf("load table %s: %w: its metadata is gone", t.name, ErrReplaced)
+	}
 	if err != nil {
 		return fmt.Errorf("load table %s: %w", t.name, err)
 	}

@@ -327,8 +327,16 @@ func (t *Table) result(st *state, pipeline string, r Result) Result {
 func (t *Table) check(d Delta, meta icetable.Metadata) error {
 	current := meta.PartitionSpec()
 	partitioned := current.NumFields() > 0
+	if d.Table != "" && d.Table != t.name {
+		return fmt.Errorf("%w: the delta is of table %s", ErrUnfit, d.Table)
+	}
 	data, seen := map[string]bool{}, map[string]bool{}
 	for _, l := range d.Layers {
+		for _, f := range l.Files {
+			if f.Content == Data {
+				data[f.Path] = true
+			}
+		}
 		spec := meta.PartitionSpecByID(l.SpecID)
 		if spec == nil {
 			return fmt.Errorf("%w: it has no partition spec %d", ErrUnfit, l.SpecID)
@@ -343,7 +351,6 @@ func (t *Table) check(d Delta, meta icetable.Metadata) error {
 			}
 			switch f.Content {
 			case Data:
-				data[f.Path] = true
 			case EqualityDeletes:
 				if len(f.EqualityIDs) == 0 || !slices.IsSorted(f.EqualityIDs) {
 					return fmt.Errorf("%w: equality deletes %s with field ids %v, they must be ascending", ErrUnfit, f.Path, f.EqualityIDs)
@@ -353,7 +360,7 @@ func (t *Table) check(d Delta, meta icetable.Metadata) error {
 				}
 			case PositionDeletes:
 				if !data[f.Refers] {
-					return fmt.Errorf("%w: position deletes %s refer to %s, which is no data file before them in the delta", ErrUnfit, f.Path, f.Refers)
+					return fmt.Errorf("%w: position deletes %s refer to %s, which is no data file of the delta", ErrUnfit, f.Path, f.Refers)
 				}
 			default:
 				return fmt.Errorf("%w: file %s has unknown content %q", ErrUnfit, f.Path, f.Content)

@@ -267,7 +267,7 @@ func TestOldMetadataFilesGoAfterADay(t *testing.T) {
 
 // A commit costs the same, however many there were.
 func TestCostOfCommitsIsFlat(t *testing.T) { // B97, B98
-	commits := int64(640)
+	commits := int64(520)
 	if testing.Short() {
 		commits = 160
 	}

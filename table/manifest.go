@@ -22,9 +22,9 @@ const (
 	// fanIn in the number of files, and every file's entry is written again
 	// only once for each of these powers.
 	fanIn = 16
-	// blobBytes is what the catalog keeps of small manifests that it wrote, so
-	// that merging them does not read them back.
-	blobBytes = 8 << 20
+	// blobBytes is what the catalog keeps of small manifests and lists that it
+	// wrote, so that merging and expiry do not read them back.
+	blobBytes = 4 << 20
 )
 
 // manifestWriter writes entries into as many manifests as their size asks for.
@@ -84,9 +84,12 @@ func (w *manifestWriter) close() error {
 
 // readList reads the manifests of a snapshot.
 func (t *Table) readList(ctx context.Context, s *icetable.Snapshot) ([]iceberg.ManifestFile, error) {
-	data, _, err := t.fs().Read(ctx, s.ManifestList)
-	if err != nil {
-		return nil, fmt.Errorf("read manifest list: %w", err)
+	data := t.cat.blobs.get(s.ManifestList)
+	if data == nil {
+		var err error
+		if data, _, err = t.fs().Read(ctx, s.ManifestList); err != nil {
+			return nil, fmt.Errorf("read manifest list: %w", err)
+		}
 	}
 	list, err := iceberg.ReadManifestList(bytes.NewReader(data))
 	if err != nil {

@@ -238,6 +238,7 @@ func (p *producer) layer(l Layer, first, last bool) error {
 		return fmt.Errorf("encode manifest list: %w", err)
 	}
 	snap.ManifestList = p.name(fmt.Sprintf("snap-%d-1-%s.avro", snap.SnapshotID, p.id))
+	p.t.cat.blobs.put(snap.ManifestList, list.Bytes())
 	if err := p.put(snap.ManifestList, list.Bytes()); err != nil {
 		return err
 	}
