@@ -145,7 +145,7 @@ func (s *statement) run() error {
 // unread is a statement that is not known: it passes unless it names a captured
 // table.
 func (s *statement) unread() error {
-	if n, ok := s.mentions(0); ok {
+	if n, ok := s.mentions(); ok {
 		return s.refuse(n, "the statement is not understood", outNewCopy)
 	}
 	if s.p.bad && len(s.h.captured()) > 0 {
@@ -164,19 +164,19 @@ func (s *statement) refuseAny(why string) error {
 		shorten(oneLine(s.ddl.SQL), 200), why, all[0].fullName(), outNewCopy, source.ErrCannotServe)
 }
 
-// mentions finds the first name in the statement, from token skip on, that is a
+// mentions finds the first name in the statement that is a
 // captured table's: with its schema before it, or alone in the default schema.
-func (s *statement) mentions(skip int) (tableName, bool) {
+func (s *statement) mentions() (tableName, bool) {
 	p := s.h.newParser(s.ddl.SQL, s.ddl.SQLMode)
 	p.lex.whole = true
 	var before token // what stands before the dot
-	for i := 0; ; i++ {
+	for {
 		t := p.next()
 		if t.kind == tokenEnd {
 			s.p.bad = s.p.bad || p.bad
 			return tableName{}, false
 		}
-		if !t.name() || i < skip {
+		if !t.name() {
 			continue
 		}
 		n := tableName{s.ddl.Schema, t.text}
@@ -188,7 +188,6 @@ func (s *statement) mentions(skip int) (tableName, bool) {
 			before = t
 			if d := s.table(n); d == nil || !d.Captured {
 				p.next()
-				i++
 				continue
 			}
 		}
@@ -215,7 +214,7 @@ func (s *statement) rows(verb string) error {
 		}
 		return s.target(why)
 	case "UPDATE", "DELETE", "WITH", "MERGE", "HANDLER":
-		if n, ok := s.mentions(0); ok {
+		if n, ok := s.mentions(); ok {
 			return s.refuse(n, why, outRowLog)
 		}
 		if verb == "WITH" || verb == "MERGE" {

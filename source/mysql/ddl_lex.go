@@ -229,6 +229,7 @@ func (h *history) newParser(sql string, mode uint64) *parser {
 
 // commentVersion is a server's version as versioned comments write it.
 func commentVersion(v string) int {
+	v = strings.TrimPrefix(v, "5.5.5-") // what MariaDB 10 says first to old clients
 	var part [3]int
 	i := 0
 	for _, c := range v {

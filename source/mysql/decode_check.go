@@ -62,8 +62,8 @@ func (c *columnDef) fits(typ byte, meta uint16, flavor Flavor) bool {
 	case "inet4":
 		return typ == typeString && real|0x30 == typeString && charBytes(meta) == 4
 	case "varchar", "varbinary":
-		if c.Compressed {
-			return typ == typeVarCompressed
+		if c.Compressed { // one byte more says how
+			return typ == typeVarCompressed && int(meta) == c.Len*maxLen+1
 		}
 		return typ == typeVarchar && int(meta) == c.Len*maxLen
 	case "tinytext", "tinyblob":
@@ -128,7 +128,7 @@ func (t *tableMap) check(def *tableDef, flavor Flavor) error {
 	if len(t.names) != len(t.types) {
 		return fmt.Errorf(other+"it has %d names for %d columns", len(t.names), len(t.types))
 	}
-	m := metaReader{t: t}
+	m := metaReader{t: t, flavor: flavor, vectors: t.countsVectors(def)}
 	for i := range def.Columns {
 		c := &def.Columns[i]
 		if t.names[i] != c.Name {
@@ -143,7 +143,7 @@ func (t *tableMap) check(def *tableDef, flavor Flavor) error {
 		if t.notNull[i] != c.NotNull {
 			return fmt.Errorf(other+"column %s may be NULL in one of them only", c.Name)
 		}
-		if err := m.column(c, t.types[i]); err != nil {
+		if err := m.column(c); err != nil {
 			return fmt.Errorf(other+"%w", err)
 		}
 	}
@@ -184,10 +184,12 @@ func (t *tableMap) checkKey(def *tableDef) error {
 // the columns of some types only.
 type metaReader struct {
 	t                                *tableMap
+	flavor                           Flavor
+	vectors                          bool
 	numeric, text, labels, enum, set int
 }
 
-func (m *metaReader) column(c *columnDef, typ byte) error {
+func (m *metaReader) column(c *columnDef) error {
 	switch c.Base {
 	case "tinyint", "smallint", "mediumint", "int", "bigint", "float", "double", "decimal", "year":
 		if m.numeric >= len(m.t.unsigned) {
@@ -211,12 +213,31 @@ func (m *metaReader) column(c *columnDef, typ byte) error {
 		return m.charset(&b, &m.t.collations, &m.text)
 	case "uuid", "inet4", "inet6":
 		m.text++
+	case "geometry":
+		if m.flavor == FlavorMariaDB {
+			m.text++
+		}
 	case "vector":
-		if typ == typeVarchar {
+		if m.vectors {
 			m.text++
 		}
 	}
 	return nil
+}
+
+// countsVectors reports whether vectors have a character set in the log's list.
+// MySQL 9.7 and MariaDB give them one; a list that is shorter by just them
+// doesn't.
+func (t *tableMap) countsVectors(def *tableDef) bool {
+	texts := 0
+	for i := range def.Columns {
+		switch def.Columns[i].Base {
+		case "char", "varchar", "tinytext", "text", "mediumtext", "longtext",
+			"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob":
+			texts++
+		}
+	}
+	return t.collations.byOrder == nil || len(t.collations.byOrder) != texts
 }
 
 func (m *metaReader) charset(c *columnDef, list *collationMeta, at *int) error {

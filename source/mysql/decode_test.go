@@ -142,6 +142,8 @@ func tableMapOf(d *tableDef, f Flavor) []byte {
 		case "binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob", "uuid", "inet4", "inet6":
 			texts = packLength(texts, 63)
 		case "vector":
+			texts = packLength(texts, 63)
+		case "geometry":
 			if f == FlavorMariaDB {
 				texts = packLength(texts, 63)
 			}

@@ -565,3 +565,54 @@ func sameValue(t *testing.T, vc valueCase, a *source.Vector, i int, b *source.Ve
 		t.Errorf("%s %s: %s is %s in the copy, %s in the log", vc.id, shorten(vc.column, 60), shorten(vc.values[i], 100), shorten(x[min(k, len(x)):], 200), shorten(y[min(k, len(y)):], 200))
 	}
 }
+
+// TestFullMetadataOfManyColumns has all types beside each other: the lists of the
+// full metadata have entries for some types only, and one too many or too few
+// shifts what is said of the columns behind (MY-050).
+func TestFullMetadataOfManyColumns(t *testing.T) {
+	for _, s := range testServers {
+		t.Run(s.name, func(t *testing.T) {
+			c := s.start(t)
+			mustExec(t, c, "SET NAMES utf8mb4", "SET sql_mode=''", "SET time_zone='+00:00'", "DROP DATABASE IF EXISTS vals", "CREATE DATABASE vals CHARACTER SET utf8mb4", "USE vals")
+			h := newHistory(s.flavor, matchAll)
+			h.setServer(serverFacts{Version: serverVersion(t, c), Collation: "utf8mb4_general_ci", ExplicitTimestamps: true})
+			var columns, names, values []string
+			for i, vc := range valueCases() {
+				if vc.flavor != 0 && vc.flavor != s.flavor || vc.min != "" && strings.TrimPrefix(s.name, "MariaDB ") < vc.min ||
+					vc.generated || strings.Contains(vc.column, "KEY") {
+					continue
+				}
+				name := fmt.Sprintf("c%d", i)
+				columns, names, values = append(columns, name+" "+vc.column), append(names, name), append(values, vc.values[0])
+			}
+			// The order changes, so that each type stands before and behind others.
+			for _, step := range []int{1, 7, 11, 23} {
+				table := fmt.Sprintf("wide%d", step)
+				var shuffled, n, x []string
+				for i := range columns {
+					j := i * step % len(columns)
+					if len(columns)%step == 0 && step > 1 {
+						j = len(columns) - 1 - i
+					}
+					shuffled, n, x = append(shuffled, columns[j]), append(n, names[j]), append(x, values[j])
+				}
+				mustExec(t, c, "CREATE TABLE "+table+" (id INT PRIMARY KEY, "+strings.Join(shuffled, ", ")+") ROW_FORMAT=DYNAMIC")
+				if err := h.define("vals", showTable(t, c, "vals", table)); err != nil {
+					t.Fatal(err)
+				}
+				l := s.log(t, c, h)
+				mustExec(t, c, "INSERT INTO "+table+" (id, "+strings.Join(n, ", ")+") VALUES (1, "+strings.Join(x, ", ")+")")
+				b, err := l.next().decodeAll(t, h)
+				if err != nil {
+					t.Fatal(err)
+				}
+				copied := copyValues(t, c, h.table("vals", table))
+				for i := range b.After {
+					if got, want := showValue(&b.After[i], 0), showValue(&copied.After[i], 0); got != want {
+						t.Errorf("%s: %s in the log, %s in the copy", b.Relation.Columns[i].Native, shorten(got, 100), shorten(want, 100))
+					}
+				}
+			}
+		})
+	}
+}
