@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/parquet-go/parquet-go/encoding/rle"
 	"github.com/parquet-go/parquet-go/format"
@@ -258,6 +259,14 @@ func (c *column) errNull() error {
 func (c *column) gatherBytes(v *source.Vector, rows []uint32, from, to int) (int, error) {
 	dict, fixed := c.mode == chunkDictionary, c.width
 	bounded := !c.NoBounds
+	if rows == nil && !dict && v.Ends[to-1] > 0 {
+		first := uint32(0)
+		if from > 0 {
+			first = v.Ends[from-1]
+		}
+		want := int(v.Ends[to-1]-first) + 4*(to-from)
+		c.raw = slices.Grow(c.raw, min(want, max(c.pageBytes-len(c.raw), 0)))
+	}
 	for i := from; i < to; i++ {
 		r := i
 		if rows != nil {

@@ -308,7 +308,7 @@ func TestMetricsModesComeFromTableProperties(t *testing.T) {
 }
 
 func FuzzParseNumber(f *testing.F) {
-	for _, s := range []string{"", "0", "-1.50", "+7", ".", "1.", ".5", "170141183460469231731687303715884105728", "99999999999999999999999999999999999999999"} {
+	for _, s := range []string{"", "0", "-1.50", "+7", ".", "1.", ".5", "170141183460469231731687303715884105728", "99999999999999999999999999999999999999999", "0." + strings.Repeat("0", 80)} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, s []byte) {
