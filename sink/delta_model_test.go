@@ -20,54 +20,71 @@ var (
 	modelSteps = flag.Int("sink.steps", 120, "events of each run of the model test")
 )
 
+type modelShape struct {
+	name  string
+	rel   *source.Relation
+	table config.Table
+}
+
+func modelShapes() []modelShape {
+	return []modelShape{
+		{"long key", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{}},
+		{"upsert", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{Inserts: config.InsertsUpsert}},
+		{"composite key", shopRelation("t", "a,b", "a string", "b string", "n int"), config.Table{}},
+		{"key of three", shopRelation("t", "a,b,c", "a int", "v string", "b string", "c decimal"), config.Table{}},
+		{"bucket of the key", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{PartitionBy: []string{"bucket(4, id)"}}},
+		{"partition outside the key", shopRelation("t", "id", "id long", "region string", "n int"), config.Table{PartitionBy: []string{"region"}}},
+		{"partition and upsert", shopRelation("t", "id", "id long", "region string", "n int"), config.Table{PartitionBy: []string{"region", "truncate(10, n)"}, Inserts: config.InsertsUpsert}},
+		{"sorted", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{SortBy: []string{"v desc", "n"}}},
+	}
+}
+
+type modelBudget struct {
+	name   string
+	memory int64
+	chunk  int
+	target int64
+}
+
+var modelBudgets = []modelBudget{
+	{"roomy", 32 << 20, chunkRows, 128 << 20},
+	{"small chunks", 4 << 20, 40, 128 << 20},
+	{"small files", 4 << 20, 20, 1},
+	{"layers", 24 << 10, 60, 4 << 10},
+}
+
+func seedOf() uint64 {
+	if *modelSeed != 0 {
+		return *modelSeed
+	}
+	return uint64(time.Now().UnixNano())
+}
+
+// newModel makes the model of a table for one shape and budget.
+func newModel(t *testing.T, warehouse string, sh modelShape, b modelBudget, seed uint64) *model {
+	t.Logf("seed: -sink.seed=%d", seed)
+	cfg := sh.table
+	cfg.Match, cfg.TargetFileSize = "shop.t", config.Size(b.target)
+	m := &model{lake: newLakeAt(t, warehouse, b.memory, cfg), rel: sh.rel, rng: rand.New(rand.NewPCG(seed, 1)), rows: map[string][]any{}, chunk: b.chunk}
+	if len(cfg.PartitionBy) > 0 {
+		m.chunk /= 8
+	}
+	return m
+}
+
 // TestModel holds random histories against a plain map: keys of several columns,
 // partitions that rows move between, keys that change and swap, truncations,
 // restarts, and budgets so small that chunks are sealed, files rolled and layers
 // cut all the time.
 func TestModel(t *testing.T) {
-	shapes := []struct {
-		name    string
-		rel     *source.Relation
-		table   config.Table
-		keyCols int
-	}{
-		{"long key", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{}, 1},
-		{"upsert", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{Inserts: config.InsertsUpsert}, 1},
-		{"composite key", shopRelation("t", "a,b", "a string", "b string", "n int"), config.Table{}, 2},
-		{"key of three", shopRelation("t", "a,b,c", "a int", "v string", "b string", "c decimal"), config.Table{}, 3},
-		{"bucket of the key", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{PartitionBy: []string{"bucket(4, id)"}}, 1},
-		{"partition outside the key", shopRelation("t", "id", "id long", "region string", "n int"), config.Table{PartitionBy: []string{"region"}}, 1},
-		{"partition and upsert", shopRelation("t", "id", "id long", "region string", "n int"), config.Table{PartitionBy: []string{"region", "truncate(10, n)"}, Inserts: config.InsertsUpsert}, 1},
-		{"sorted", shopRelation("t", "id", "id long", "v string", "n int"), config.Table{SortBy: []string{"v desc", "n"}}, 1},
-	}
-	budgets := []struct {
-		name   string
-		memory int64
-		chunk  int
-		target int64
-	}{
-		{"roomy", 32 << 20, chunkRows, 128 << 20},
-		{"small chunks", 4 << 20, 40, 128 << 20},
-		{"small files", 4 << 20, 20, 1},
-		{"layers", 48 << 10, 60, 4 << 10},
-	}
-	seed := *modelSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	for _, sh := range shapes {
-		for _, b := range budgets {
+	seed := seedOf()
+	for _, sh := range modelShapes() {
+		for _, b := range modelBudgets {
 			t.Run(sh.name+"/"+b.name, func(t *testing.T) {
 				t.Parallel()
-				t.Logf("seed: -sink.seed=%d", seed)
-				cfg := sh.table
-				cfg.Match, cfg.TargetFileSize = "shop.t", config.Size(b.target)
-				m := &model{lake: newLake(t, b.memory, cfg), rel: sh.rel, rng: rand.New(rand.NewPCG(seed, 1)), rows: map[string][]any{}, chunk: b.chunk}
-				if len(cfg.PartitionBy) > 0 {
-					m.chunk /= 8
-				}
+				m := newModel(t, "file:///lake", sh, b, seed)
 				m.run(*modelSteps)
-				m.covered(b.name, len(cfg.SortBy) > 0)
+				m.covered(b.name, len(sh.table.SortBy) > 0)
 			})
 		}
 	}
@@ -161,7 +178,7 @@ func (m *model) run(steps int) {
 	m.checkpoint()
 	m.check()
 	m.scan("shop.t")
-	if n := len(m.fs.paths("file:///lake/shop/t/data")); n != m.fileCount() {
+	if n := len(m.fs.paths(m.warehouse + "/shop/t/data")); n != m.fileCount() {
 		m.Errorf("%d files in the store, the deltas name %d", n, m.fileCount())
 	}
 	if m.fs.open != 0 {

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strings"
@@ -33,14 +35,21 @@ type lake struct {
 	state  map[string]TableState
 	memory int64
 	parsed map[string][]fileRow // by path
+	// warehouse is a URI of the store in memory.
+	warehouse string
 }
 
 func newLake(t testing.TB, memory int64, tables ...config.Table) *lake {
 	t.Helper()
+	return newLakeAt(t, "file:///lake", memory, tables...)
+}
+
+func newLakeAt(t testing.TB, warehouse string, memory int64, tables ...config.Table) *lake {
+	t.Helper()
 	cfg := config.Default()
 	cfg.Pipeline, cfg.Tables = "test", tables
 	cfg.Snapshots = config.Snapshots{Keep: config.Duration(24 * time.Hour), Min: 20, Max: 500}
-	l := &lake{TB: t, fs: newMemoryFS(), cfg: cfg, deltas: map[string][]table.Delta{}, memory: memory, parsed: map[string][]fileRow{}}
+	l := &lake{TB: t, fs: newMemoryFS(), cfg: cfg, deltas: map[string][]table.Delta{}, memory: memory, parsed: map[string][]fileRow{}, warehouse: warehouse}
 	l.open()
 	return l
 }
@@ -48,7 +57,7 @@ func newLake(t testing.TB, memory int64, tables ...config.Table) *lake {
 // open starts the sink as a restart does.
 func (l *lake) open(rels ...*source.Relation) {
 	l.Helper()
-	cat, err := table.OpenCatalog(context.Background(), table.CatalogOptions{Warehouse: "file:///lake", FS: l.fs, Snapshots: l.cfg.Snapshots})
+	cat, err := table.OpenCatalog(context.Background(), table.CatalogOptions{Warehouse: l.warehouse, FS: l.fs, Snapshots: l.cfg.Snapshots})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -399,6 +408,20 @@ func (l *lake) scan(name string) {
 	want := l.rows(name)
 	if len(got) != len(want) || !countOnly && !slices.Equal(got, want) {
 		l.Errorf("iceberg-go reads %d rows of %s, the deltas have %d", len(got), name, len(want))
+	}
+}
+
+// store writes the store in memory to the disk, for readers that are not ours.
+func (l *lake) store() {
+	l.Helper()
+	for path, data := range l.fs.files {
+		name := strings.TrimPrefix(path, "file://")
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			l.Fatal(err)
+		}
+		if err := os.WriteFile(name, data, 0o644); err != nil {
+			l.Fatal(err)
+		}
 	}
 }
 
