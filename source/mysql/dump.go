@@ -179,6 +179,20 @@ func (q *fifo) put(s *slab) bool {
 	}
 }
 
+// room waits until n more bytes fit, or all was taken. It returns false when
+// nobody wants more.
+func (q *fifo) room(n int64) bool {
+	for {
+		q.mu.Lock()
+		closed, fits := q.closed, q.bytes == 0 || q.bytes+n <= q.max
+		q.mu.Unlock()
+		if closed || fits {
+			return !closed
+		}
+		<-q.emptied
+	}
+}
+
 // end says that nothing comes after what was put.
 func (q *fifo) end(err error) {
 	q.mu.Lock()

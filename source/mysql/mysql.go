@@ -133,6 +133,7 @@ type Stream struct {
 	fails     int // in a row
 	clash     int
 	lastClash time.Time
+	hold      time.Duration // the least that the next pause lasts
 	waiting   bool
 	beat      source.Event
 	err       error // final
@@ -206,7 +207,8 @@ func (s *Stream) budgeted(ctx context.Context, step func(context.Context) error)
 func (s *Stream) backoff(ctx context.Context, cause error, most time.Duration) error {
 	s.fails++
 	d := min(250*time.Millisecond<<min(s.fails, 7), 30*time.Second)
-	d = d/2 + mrand.N(d/2)
+	d = max(d/2+mrand.N(d/2), s.hold)
+	s.hold = 0
 	if most > 0 {
 		d = min(d, most)
 	}
@@ -253,11 +255,16 @@ func (s *Stream) open(ctx context.Context) error {
 	if err := problems.err(); err != nil {
 		return err
 	}
+	problems.logWarnings(s.o.Log)
 	if s.o.Resume != nil {
 		return s.resumeAt(ctx, c)
 	}
 	cut, err := takeCut(ctx, &s.o, facts.server)
 	if err != nil {
+		return err
+	}
+	if err := servable(cut.hist); err != nil {
+		cut.view.Close()
 		return err
 	}
 	s.cut = cut
@@ -307,6 +314,9 @@ func (s *Stream) resumeAt(ctx context.Context, c *conn) error {
 	if names := h.newlyMatched(); len(names) > 0 {
 		return fmt.Errorf("%w: relations: %s were not captured when the pipeline began and have not been copied; leave them out, or capture them by a pipeline of another name", source.ErrCannotServe, joinSome(names, 10))
 	}
+	if err := servable(h); err != nil {
+		return err
+	}
 	ov, err := restoreOverlay(saved)
 	if err != nil {
 		return err
@@ -322,6 +332,17 @@ func (s *Stream) resumeAt(ctx context.Context, c *conn) error {
 	}
 	_, err = s.located(ctx, c)
 	return err
+}
+
+// servable names every captured table that cannot be served.
+func servable(h *history) error {
+	var errs []error
+	for _, d := range h.captured() {
+		if err := d.problem(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Relations are the captured relations at the place where Next begins.

@@ -78,7 +78,7 @@ func (s *Stream) classify(err error) error {
 	switch {
 	case errors.Is(err, source.ErrCannotServe), errors.Is(err, source.ErrRestart):
 		return err
-	case code == gomysql.ER_MASTER_FATAL_ERROR_READING_BINLOG && strings.Contains(err.Error(), "same server_uuid/server_id"):
+	case code == gomysql.ER_MASTER_FATAL_ERROR_READING_BINLOG && strings.Contains(err.Error(), "same server_uuid/server_id"), code == mariaSlaveSameID:
 		return s.clashed()
 	case code == gomysql.ER_MASTER_FATAL_ERROR_READING_BINLOG:
 		return fmt.Errorf("%w: the server does not send its log from %s on: %w; %s", source.ErrCannotServe, brief(s.as.at.position()), err, copyAnew)
@@ -90,6 +90,9 @@ func (s *Stream) classify(err error) error {
 	}
 	return fmt.Errorf("%w: %w", source.ErrCannotServe, err)
 }
+
+// mariaSlaveSameID is how MariaDB from 11 on says that another replica has our id.
+const mariaSlaveSameID = 4052
 
 const copyAnew = "to go on, copy the tables anew under another pipeline name, or set a position by hand"
 
@@ -106,7 +109,7 @@ func (s *Stream) clashed() error {
 	s.o.Log.Warn("another replica uses our server_id", "server_id", s.ids.next)
 	s.ids.skip()
 	if s.clash > int(s.ids.last-s.ids.first) {
-		s.fails = 20 // the longest pause, see backoff
+		s.hold = time.Minute
 	}
 	return nil
 }
@@ -265,6 +268,15 @@ func (c *conn) logSize(ctx context.Context, at place) (uint64, error) {
 }
 
 func (s *Stream) locatedMariaDB(ctx context.Context, c *conn, id identity) (bool, error) {
+	if at := s.as.at; at.isFile() {
+		size, err := c.logSize(ctx, at)
+		if err == nil && size < at.offset {
+			err = fmt.Errorf("%w: %s is behind the end of that file; %s", source.ErrCannotServe, at.position(), copyAnew)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
 	was := s.as.state.server
 	known := place{file: was.File, offset: was.Offset}
 	if !known.isFile() {

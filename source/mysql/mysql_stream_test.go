@@ -377,8 +377,15 @@ func testSmall(t *testing.T, srv streamServer) {
 		// MY-046: the row between the savepoint and the way back is not there.
 		"BEGIN", "INSERT INTO a VALUES(80,'x')", "SAVEPOINT s", "INSERT INTO a VALUES(81,'x')", "ROLLBACK TO s", "INSERT INTO a VALUES(82,'x')", "COMMIT",
 		"ALTER TABLE a ADD COLUMN n INT", "INSERT INTO a VALUES(83,'x',5)",
-		"FLUSH LOGS", "INSERT INTO a VALUES(84,'x',6)")
+		"FLUSH LOGS", "INSERT INTO a VALUES(84,'x',6)",
+		"CREATE TABLE made(PRIMARY KEY(id)) AS SELECT id FROM a WHERE id > 80") // MY-092
+	if srv.flavor == FlavorMySQL {
+		do(t, c, "SET gtid_next='AUTOMATIC:tagged'", "INSERT INTO later VALUES(8)", "SET gtid_next='AUTOMATIC'")
+	}
 	m.catchUp(ctx, s)
+	if srv.flavor == FlavorMySQL && !strings.Contains(string(m.pos), ":tagged:") {
+		t.Errorf("position %s has no tag", m.pos)
+	}
 	if got := slices.Sorted(maps.Keys(m.rows["m2_small.a"])); !slices.Equal(got, []string{"2", "80", "82", "83", "84", "9"}) {
 		t.Errorf("rows %v", got)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 
@@ -71,6 +72,14 @@ func (p *problems) err() error {
 		return nil
 	}
 	return fmt.Errorf("%w: %w", source.ErrCannotServe, errors.Join(errs...))
+}
+
+func (p *problems) logWarnings(log *slog.Logger) {
+	for _, x := range p.all {
+		if x.Severity == SeverityWarning {
+			log.Warn("the server should be set up otherwise", "key", x.Key, "reason", x.Message, "fix", x.Fix)
+		}
+	}
 }
 
 // facts is what preflight learned of the server.
@@ -165,6 +174,9 @@ func settings(p *problems, c *conn, v map[string]string) {
 	}
 	if !c.mariaDB && atLeast(c.version, 9, 6) && on(v["innodb_native_foreign_keys"]) {
 		p.warn("innodb_native_foreign_keys", "", "is ON, so rows changed by a foreign key's CASCADE or SET NULL are not logged")
+	}
+	if !c.mariaDB && v["gtid_mode"] != "ON" {
+		p.warn("gtid_mode", "", "is %s, so positions are offsets in the files of this server, and no other server can take its place", v["gtid_mode"])
 	}
 	if v["sync_binlog"] != "1" || v["innodb_flush_log_at_trx_commit"] != "1" {
 		p.warn("sync_binlog", "run: "+persist+"sync_binlog=1 and "+persist+"innodb_flush_log_at_trx_commit=1", "the server may lose committed transactions in a crash that the lake has already; sync_binlog is %s, innodb_flush_log_at_trx_commit is %s", v["sync_binlog"], v["innodb_flush_log_at_trx_commit"])

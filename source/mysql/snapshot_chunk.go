@@ -14,7 +14,7 @@ import (
 
 // chunkBytes is about how much one SELECT of the copy reads. Between two of them
 // metadata locks are let go, and a sink that has to wait holds up no statement.
-const chunkBytes = 4 << 20
+const chunkBytes int64 = 4 << 20
 
 // param is a value of a key, as the server sent it in a row: the type, whether
 // it is unsigned, and the bytes, which the protocol has alike in both directions.
@@ -34,7 +34,14 @@ func (k *copier) readTable(ctx context.Context, p *packets, t *copyTable) error 
 	for _, i := range keys {
 		order = append(order, ident(t.def.Columns[i].Name))
 	}
-	rowBytes := max(t.info.rowBytes, 16)
+	if keys != nil && t.def.KeyName != "" {
+		// The order by a unique key would be made by sorting the table for
+		// each chunk.
+		sel += " FORCE INDEX (" + ident(t.def.KeyName) + ")"
+	}
+	// The server's statistics may be old, so the first chunk is a small one.
+	rowBytes := max(t.info.rowBytes, 4096)
+	chunkBytes := min(chunkBytes, k.o.Memory/4)
 	var after []param
 	for {
 		limit := int64(0)
@@ -50,6 +57,9 @@ func (k *copier) readTable(ctx context.Context, p *packets, t *copyTable) error 
 			}
 			sql += fmt.Sprintf(" ORDER BY %s LIMIT %d", strings.Join(order, ","), limit)
 		}
+		if keys != nil && !k.q.room(chunkBytes) {
+			return errClosed
+		}
 		n, size, last, err := k.selectChunk(ctx, p, t, sql, args, keys, limit)
 		if err != nil {
 			return err
@@ -64,7 +74,7 @@ func (k *copier) readTable(ctx context.Context, p *packets, t *copyTable) error 
 			return nil
 		}
 		after = last
-		rowBytes = max(size/n, 1)
+		rowBytes = max(size/n, rowBytes/8, 1)
 	}
 }
 
