@@ -114,7 +114,7 @@ func (t *Table) commit(ctx context.Context, d Delta, m Mark) (res Result, err er
 		}
 		switch {
 		case err == nil:
-			return t.accept(ctx, p, m), nil
+			return t.accept(ctx, p, p.next, m), nil
 		case errors.Is(err, errTaken):
 			t.cat.metrics.committed(t.name, "conflict", time.Since(began))
 			p.discard(ctx) // proven: the version belongs to another file
@@ -135,7 +135,13 @@ func (t *Table) commit(ctx context.Context, d Delta, m Mark) (res Result, err er
 			if done, judged := t.done(st, d, m); judged != nil || !done {
 				return Result{}, errors.Join(err, judged)
 			}
-			return t.result(st, m.Pipeline, Result{}), t.settle(ctx)
+			if err := t.settle(ctx); err != nil {
+				return Result{}, err
+			}
+			if p.snapshot != 0 && st.version == p.next.version && st.meta.SnapshotByID(p.snapshot) != nil {
+				return t.accept(ctx, p, st, m), nil
+			}
+			return t.result(st, m.Pipeline, Result{}), nil
 		}
 	}
 	return Result{}, fmt.Errorf("%w: %d commits of others came first", fileio.ErrUnavailable, attempts)
@@ -291,13 +297,13 @@ func (t *Table) publish(ctx context.Context, p *proposal) (err error) {
 	return withdraw(ctx, t.fs(), path)
 }
 
-// accept makes a successful proposal the state, then does what may be done only
-// after it.
-func (t *Table) accept(ctx context.Context, p *proposal, m Mark) Result {
-	t.state.Store(p.next)
+// accept makes st, which is what the successful proposal left in the store, the
+// state, then does what may be done only after it.
+func (t *Table) accept(ctx context.Context, p *proposal, st *state, m Mark) Result {
+	t.state.Store(st)
 	t.stale = false
 	t.checked = true
-	t.cat.metrics.describe(t.name, p.next)
+	t.cat.metrics.describe(t.name, st)
 	if len(p.expired) > 0 {
 		t.cat.metrics.expired.WithLabelValues(t.name).Add(float64(len(p.expired)))
 		if err := t.removeUnreachable(ctx, p); err != nil && ctx.Err() == nil {
@@ -307,7 +313,7 @@ func (t *Table) accept(ctx context.Context, p *proposal, m Mark) Result {
 	if err := t.trimMetadata(ctx); err != nil && ctx.Err() == nil {
 		t.log.Warn("old metadata files stay behind", "error", err)
 	}
-	return t.result(p.next, m.Pipeline, Result{Expired: len(p.expired)})
+	return t.result(st, m.Pipeline, Result{Expired: len(p.expired)})
 }
 
 func (t *Table) result(st *state, pipeline string, r Result) Result {
