@@ -21,7 +21,7 @@ import (
 func runPipeline(ctx context.Context, cfg *config.Config, env pipelineEnv) (err error) {
 	var l *lake
 	if err := untilLake(ctx, cfg, env, func() (err error) {
-		l, err = openLake(ctx, cfg, writing, env.Log, nil)
+		l, err = openLake(ctx, cfg, writing, env.Log, env.Registry)
 		return err
 	}); err != nil {
 		return err
