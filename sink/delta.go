@@ -141,6 +141,12 @@ func (w *deltaWriter) appendRows(lo, hi int) error {
 	if rows.cols == nil {
 		rows = &w.before
 	}
+	if err := rows.complete(w.shape.key); err != nil {
+		return err
+	}
+	if err := w.checkKey(rows, lo, hi); err != nil {
+		return err
+	}
 	return w.eachRun(rows, lo, hi, func(p *partition, lo, hi int) error {
 		c, err := w.room(p, false, false)
 		if err != nil {
@@ -277,14 +283,8 @@ func (w *deltaWriter) locate(rows *columnSet, lo, hi int, hashes *[]keyHash, par
 	if err := rows.complete(w.shape.key); err != nil {
 		return err
 	}
-	for _, k := range w.shape.key {
-		if i := bytes.IndexByte(rows.cols[k].Valid[lo:hi], 0); i >= 0 {
-			why := rows.cols[k].Misfit
-			if why == "" {
-				why = "NULL"
-			}
-			return fmt.Errorf("key column %s: %s cannot be part of a key: %w", w.shape.columns[k].Name, why, source.ErrCannotServe)
-		}
+	if err := w.checkKey(rows, lo, hi); err != nil {
+		return err
 	}
 	*hashes = w.sink.hasher.keys((*hashes)[:0], rows.cols, w.shape.key, lo, hi)
 	*parts = (*parts)[:0]
@@ -295,6 +295,20 @@ func (w *deltaWriter) locate(rows *columnSet, lo, hi int, hashes *[]keyHash, par
 		}
 		return nil
 	})
+}
+
+// checkKey refuses rows without a key.
+func (w *deltaWriter) checkKey(rows *columnSet, lo, hi int) error {
+	for _, k := range w.shape.key {
+		if v := rows.cols[k]; bytes.IndexByte(v.Valid[lo:hi], 0) >= 0 {
+			why := v.Misfit
+			if why == "" {
+				why = "NULL"
+			}
+			return fmt.Errorf("key column %s: %s cannot be part of a key: %w", w.shape.columns[k].Name, why, source.ErrCannotServe)
+		}
+	}
+	return nil
 }
 
 // addRows appends the after rows to the chunks of their partitions and notes

@@ -83,6 +83,10 @@ func TestModel(t *testing.T) {
 			t.Run(sh.name+"/"+b.name, func(t *testing.T) {
 				t.Parallel()
 				m := newModel(t, "file:///lake", sh, b, seed)
+				if testing.Short() {
+					m.run(*modelSteps / 4)
+					return
+				}
 				m.run(*modelSteps)
 				m.covered(b.name, len(sh.table.SortBy) > 0)
 			})

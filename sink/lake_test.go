@@ -371,8 +371,8 @@ func (l *lake) want(name string, want ...string) {
 	}
 }
 
-// scan compares what iceberg-go reads with what the deltas say. Decimals print
-// otherwise there, so a table with some is only counted.
+// scan compares what iceberg-go reads with what the deltas say. Decimals and
+// times print otherwise there, so a table with some is only counted.
 func (l *lake) scan(name string) {
 	l.Helper()
 	t, err := l.cat.Load(context.Background(), name)
@@ -393,7 +393,7 @@ func (l *lake) scan(name string) {
 		}
 		var texts []string
 		for _, f := range t.Schema().Fields() {
-			if strings.HasPrefix(f.Type.String(), "decimal") {
+			if typ := f.Type.String(); strings.HasPrefix(typ, "decimal") || strings.HasPrefix(typ, "timestamp") {
 				countOnly = true
 			}
 			v := "NULL"

@@ -134,20 +134,35 @@ func (s *Sink) Prepare(ctx context.Context, rels []*source.Relation, known map[s
 		// No table is made for a pipeline that cannot run.
 		return errors.Join(errs...)
 	}
-	for _, r := range routes {
-		if err := s.bindRoute(ctx, r, known[r.table], resumed); err != nil {
+	// Many small requests: the store's latency counts, not its bandwidth.
+	opened := make([]*table.Table, len(routes))
+	failed := make([]error, len(routes))
+	slots := make(chan struct{}, parallelOpens)
+	var all sync.WaitGroup
+	for i, r := range routes {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			opened[i], failed[i] = s.openTable(ctx, r, known[r.table], resumed)
+		})
+	}
+	all.Wait()
+	for i, r := range routes {
+		err := failed[i]
+		if err == nil {
+			err = s.bindTable(r, opened[i], known[r.table])
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// bindRoute opens the table of a relation and its writer.
-func (s *Sink) bindRoute(ctx context.Context, r *route, known TableState, resumed bool) error {
-	t, err := s.openTable(ctx, r, known, resumed)
-	if err != nil {
-		return err
-	}
+const parallelOpens = 8
+
+// bindTable makes the writer of a relation.
+func (s *Sink) bindTable(r *route, t *table.Table, known TableState) error {
 	sh, err := s.shape(r, t)
 	if err != nil {
 		return r.wrap(err)
@@ -322,7 +337,11 @@ func (s *Sink) alter(ctx context.Context, e *source.Event) error {
 				return r.wrap(fmt.Errorf("relation %s is written to that table too; give each its own with `tables: [{match: …, table: …}]`", o.shape.rel.FullName()))
 			}
 		}
-		if err := s.bindRoute(ctx, r, s.state(r.table), false); err != nil {
+		t, err := s.openTable(ctx, r, s.state(r.table), false)
+		if err != nil {
+			return err
+		}
+		if err := s.bindTable(r, t, s.state(r.table)); err != nil {
 			return err
 		}
 		w = s.writers[e.Relation.FullName()]
@@ -427,6 +446,10 @@ func (s *Sink) Touch(ctx context.Context, name string, m table.Mark) error {
 	}
 	if err := t.Touch(ctx, m); err != nil {
 		return err
+	}
+	if m.Position != "" {
+		// Initial snapshots end in one checkpoint, the first with a position.
+		s.complete(name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apache/iceberg-go"
 
@@ -109,6 +110,29 @@ func TestAppendModeWritesEveryChange(t *testing.T) {
 	taken := shopRelation("u", "", "_op string")
 	l.cfg.Tables = []config.Table{{Match: "shop.*", Mode: config.ModeAppend}}
 	l.refused(l.sink.Prepare(t.Context(), []*source.Relation{taken}, nil), nil, "shop.u", "_op")
+}
+
+func TestAppendModePartitionedByItsOwnColumns(t *testing.T) {
+	rel := shopRelation("t", "", "id long")
+	l := newLake(t, 1<<20, config.Table{Match: "shop.t", Mode: config.ModeAppend, PartitionBy: []string{"day(_source_time)", "_op"}})
+	l.prepare(rel)
+	e := batch(rel, source.Read, row(1))
+	e.Batch.Time = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	l.write(e)
+	d := l.checkpoint()
+	if p := d[0].Layers[0].Files[0].Path; !strings.Contains(p, "2026-01-02/_op=r/") {
+		t.Errorf("path %s", p)
+	}
+	l.scan("shop.t")
+}
+
+func TestNullInAKeyStops(t *testing.T) { // MY-113
+	rel := shopRelation("t", "id", "id long", "v string")
+	for _, op := range []source.Op{source.Read, source.Insert} {
+		l := newLake(t, 1<<20)
+		l.prepare(rel)
+		l.refused(l.sink.Write(t.Context(), batch(rel, op, row(nil, "a"))), source.ErrCannotServe, "shop.t", "key column id")
+	}
 }
 
 func added(rel *source.Relation, after, column, typ string) (*source.Relation, *source.Event) {
