@@ -312,7 +312,7 @@ var postHeaders = []struct {
 }
 
 func (a *assembler) format(e event) error {
-	if len(e.body) < 57 {
+	if len(e.body) < 57+5 {
 		return a.stop("a format event of %d bytes", len(e.body))
 	}
 	f := &replication.FormatDescriptionEvent{}
@@ -358,34 +358,28 @@ func (a *assembler) gtid(e event) error {
 	if a.flavor == FlavorMariaDB {
 		return a.stop("a GTID of MySQL in a log of MariaDB")
 	}
-	var g replication.GTIDEvent
+	parse := parseGTID
 	if e.typ == replication.GTID_TAGGED_LOG_EVENT {
-		var t replication.GtidTaggedLogEvent
-		if err := t.Decode(e.body); err != nil {
-			return a.stop("read a tagged GTID: %w", err)
-		}
-		g = t.GTIDEvent
-	} else {
-		if len(e.body) < 25 {
-			return a.stop("a GTID event of %d bytes", len(e.body))
-		}
-		if err := g.Decode(e.body); err != nil {
-			return a.stop("read a GTID: %w", err)
-		}
+		parse = parseTaggedGTID
 	}
-	n := group{begin: a.eventBegin(), time: time.Unix(int64(e.time), 0).UTC()}
-	if g.ImmediateCommitTimestamp != 0 {
-		n.time = time.UnixMicro(int64(g.ImmediateCommitTimestamp)).UTC()
+	g, err := parse(e.body)
+	if err != nil {
+		return a.stop("read a GTID: %w", err)
 	}
-	n.anonymous = e.typ == replication.ANONYMOUS_GTID_EVENT
+	n := group{begin: a.eventBegin(), time: g.committed, anonymous: e.typ == replication.ANONYMOUS_GTID_EVENT}
+	if n.time.IsZero() {
+		n.time = time.Unix(int64(e.time), 0).UTC()
+	}
 	if !n.anonymous {
-		copy(n.sid[:], g.SID)
-		n.tag, n.gno = g.Tag.String(), g.GNO
-		b := n.sid.append([]byte("gtid:"))
+		n.sid, n.tag, n.gno = g.sid, g.tag, g.gno
+		b := n.sid.append(append(make([]byte, 0, 64), "gtid:"...))
 		if n.tag != "" {
 			b = append(append(b, ':'), n.tag...)
 		}
 		n.name = source.Position(strconv.AppendInt(append(b, ':'), n.gno, 10))
+		if n.gno < 1 {
+			return a.stop("%s is no GTID", n.name)
+		}
 	}
 	if !a.at.isFile() {
 		if n.anonymous {

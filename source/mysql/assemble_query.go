@@ -2,7 +2,6 @@ package mysql
 
 import (
 	"encoding/binary"
-	"errors"
 	"strings"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -159,8 +158,6 @@ func briefSQL(sql string) string {
 	}
 	return sql
 }
-
-var errCutShort = errors.New("the event is cut short")
 
 // parseQuery takes a query event apart.
 func parseQuery(e event, maria bool, limit int64) (ddlEvent, error) {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/go-cmp/cmp"
@@ -380,6 +381,51 @@ func TestUnfinishedTransactionsAreLeftOut(t *testing.T) {
 	whole.gtid().insert(1).xid().stops(source.ErrRestart, "whole")
 	if len(whole.a.torn.known) != 0 {
 		t.Error("the note stays")
+	}
+}
+
+func TestTaggedGTIDs(t *testing.T) {
+	// A tag of 32 bytes takes the size over one byte.
+	id, err := parseSID(uuidA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uvar := func(b []byte, v uint64) []byte {
+		n := 1
+		for n < 9 && v >= 1<<(7*n) {
+			n++
+		}
+		if n == 9 {
+			return binary.LittleEndian.AppendUint64(append(b, 0xff), v)
+		}
+		return append(b, binary.LittleEndian.AppendUint64(nil, v<<n|(1<<(n-1)-1))[:n]...)
+	}
+	for _, want := range []mysqlGTID{
+		{id, "x", 1, time.UnixMicro(1700000000123456).UTC()}, {id, "abcdefghijklmnopqrstuvwxyz_01234", 1 << 40, time.UnixMicro(1).UTC()},
+		{id, "", 127, time.UnixMicro(1<<54 - 1).UTC()}, {id, "t", 1<<63 - 2, time.UnixMicro(5).UTC()},
+	} {
+		b := uvar(nil, taggedFlags)
+		b = uvar(b, 1)
+		b = uvar(b, taggedUUID)
+		for _, x := range want.sid {
+			b = uvar(b, uint64(x))
+		}
+		b = uvar(uvar(b, taggedNumber), uint64(want.gno)<<1)
+		b = append(uvar(uvar(b, taggedTag), uint64(len(want.tag))), want.tag...)
+		b = uvar(uvar(b, taggedLastCommitted), 6<<1)
+		b = uvar(uvar(b, taggedSequence), 7<<1)
+		b = uvar(uvar(b, taggedCommitted), uint64(want.committed.UnixMicro()))
+		b = uvar(uvar(b, 8), 300)
+		b = append(uvar(uvar(uvar(nil, 1), uint64(len(b)+3)), 5), b...)
+		got, err := parseTaggedGTID(b)
+		if err != nil || got != want {
+			t.Errorf("%+v, %v; want %+v", got, err, want)
+		}
+		for n := range len(b) - 20 {
+			if _, err := parseTaggedGTID(b[:n]); err == nil {
+				t.Errorf("%d bytes of %d are read", n, len(b))
+			}
+		}
 	}
 }
 
