@@ -60,6 +60,11 @@ type Vector struct {
 	// first of them.
 	Misfits int
 	Misfit  string
+
+	// Unchanged lists the rows of an Update's After whose value is what it was
+	// before and was not sent (PostgreSQL does so with values that it stores out
+	// of line). They look like NULL here, and must not be written as such.
+	Unchanged []uint32
 }
 
 // Store says which slice of a Vector a type uses.
@@ -118,6 +123,7 @@ func (v *Vector) Reset(t Type) {
 	v.Valid, v.Bools, v.Ints, v.Longs = v.Valid[:0], v.Bools[:0], v.Ints[:0], v.Longs[:0]
 	v.Wides, v.Floats, v.Doubles = v.Wides[:0], v.Floats[:0], v.Doubles[:0]
 	v.Ends, v.Bytes = v.Ends[:0], v.Bytes[:0]
+	v.Unchanged = v.Unchanged[:0]
 }
 
 // AppendNull adds a row without a value.
@@ -148,6 +154,12 @@ func (v *Vector) AppendMisfit(why string) {
 	if v.Misfits++; v.Misfits == 1 {
 		v.Misfit = why
 	}
+}
+
+// AppendUnchanged adds a row whose value is not known but what it was before.
+func (v *Vector) AppendUnchanged() {
+	v.Unchanged = append(v.Unchanged, uint32(v.Len()))
+	v.AppendNull()
 }
 
 func (v *Vector) AppendBool(b bool) {
