@@ -305,33 +305,7 @@ func (b *benchmark) log(name string, n int, load func(b *benchmark, n int), bar 
 	b.report("log_"+name, fmt.Sprintf("catch-up over %d changes (%s) of the narrow relation; reference mysqlbinlog --raw to memory", n, name), n, ours, reference, bar)
 }
 
-func (b *benchmark) logs() []string {
-	rows, err := b.s.DB.QueryContext(b.t.Context(), "SHOW BINARY LOGS")
-	if err != nil {
-		b.t.Fatalf("%v", err)
-	}
-	defer rows.Close() //nolint:errcheck // read to its end
-	cols, err := rows.Columns()
-	if err != nil {
-		b.t.Fatalf("%v", err)
-	}
-	var out []string
-	for rows.Next() {
-		var name string
-		vals := []any{&name}
-		for len(vals) < len(cols) {
-			vals = append(vals, new(any))
-		}
-		if err := rows.Scan(vals...); err != nil {
-			b.t.Fatalf("%v", err)
-		}
-		out = append(out, name)
-	}
-	if err := rows.Err(); err != nil {
-		b.t.Fatalf("%v", err)
-	}
-	return out
-}
+func (b *benchmark) logs() []string { return b.s.Column(b.t, "SHOW BINARY LOGS") }
 
 // liveInsert is a statement that inserts n rows of the narrow shape, numbered from first on.
 func liveInsert(first, n int) string {

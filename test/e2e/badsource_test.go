@@ -140,6 +140,7 @@ func TestDDLThatIsNotUnderstoodStops(t *testing.T) {
 				p.Run()
 				p.Wait(waitLimit)
 				s.Exec(t, "UPDATE ddl.a SET v=20 WHERE id=2")
+				p.Wait(waitLimit)
 				a, part := s.Rows(t, db, "a"), s.Rows(t, db, "p")
 				s.Exec(t, c.ddl)
 				table := "ddl.a"
@@ -166,41 +167,21 @@ func TestPositionThatIsGone(t *testing.T) {
 			p.Run()
 			p.Wait(waitLimit)
 			p.Stop()
+			if k.Source == "mariadb" {
+				s.Exec(t, "SET GLOBAL slave_connections_needed_for_purge=0")
+			}
 			s.Exec(t, "FLUSH BINARY LOGS", "INSERT INTO purged.a VALUES(2)", "FLUSH BINARY LOGS")
-			s.Exec(t, f("PURGE BINARY LOGS TO '%s'", newestLog(t, s)))
+			logs := s.Column(t, "SHOW BINARY LOGS")
+			newest := logs[len(logs)-1]
+			s.Exec(t, f("PURGE BINARY LOGS TO '%s'", newest))
+			if oldest := s.Query(t, "SHOW BINARY LOGS"); oldest != newest {
+				t.Fatalf("the server still has %s", oldest)
+			}
 			p.Run()
 			stops(t, p, harness.ExitConfig, 40*time.Second, "purged|no longer", "startup|records|checkpoint|again")
 			judge(t).EqualLines(t, p.Table(db, "a"), []string{`{"id":1}`})
 		})
 	}
-}
-
-func newestLog(t *testing.T, s *harness.Server) string {
-	t.Helper()
-	rows, err := s.DB.QueryContext(t.Context(), "SHOW BINARY LOGS")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close() //nolint:errcheck // read to its end
-	cols, err := rows.Columns()
-	if err != nil {
-		t.Fatal(err)
-	}
-	vals := make([]any, len(cols))
-	var name string
-	for rows.Next() {
-		vals[0] = &name
-		for i := 1; i < len(vals); i++ {
-			vals[i] = new(any)
-		}
-		if err := rows.Scan(vals...); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return name
 }
 
 // TestAnotherServerAtTheAddress: while the daemon is down, and while it runs.
@@ -291,22 +272,7 @@ func TestServerCrashesAndPasswordsRotate(t *testing.T) {
 
 func killUser(t *testing.T, s *harness.Server) {
 	t.Helper()
-	rows, err := s.DB.QueryContext(t.Context(), "SELECT id FROM information_schema.processlist WHERE user='lakesync'")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ids []string
-	for rows.Next() {
-		var id string
-		if err := rows.Scan(&id); err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, id)
-	}
-	if err := rows.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range ids {
+	for _, id := range s.Column(t, "SELECT id FROM information_schema.processlist WHERE user='lakesync'") {
 		s.DB.ExecContext(t.Context(), "KILL "+id) //nolint:errcheck // it may have ended
 	}
 }

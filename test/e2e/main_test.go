@@ -117,24 +117,8 @@ func database(t *testing.T, s *harness.Server, name string) string {
 // relations are the base tables of a database.
 func relations(t *testing.T, s *harness.Server, schema string) []string {
 	t.Helper()
-	rows, err := s.DB.QueryContext(t.Context(), `SELECT table_name FROM information_schema.tables
-		WHERE table_schema = ? AND table_type = 'BASE TABLE' ORDER BY table_name`, schema)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer rows.Close() //nolint:errcheck // read to its end
-	var out []string
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, name)
-	}
-	if err := rows.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return out
+	return s.Column(t, f(`SELECT table_name FROM information_schema.tables
+		WHERE table_schema = '%s' AND table_type = 'BASE TABLE' ORDER BY table_name`, schema))
 }
 
 // says checks that a message names each of the things; one of several words for

@@ -92,7 +92,7 @@ func TestPartitionTransforms(t *testing.T) {
 		var entries []map[string]any
 		specs := map[string][]string{
 			"ident": {"region"}, "bucketid": {"bucket(8, id)"}, "buckettext": {"bucket(3, region)"}, "trunctext": {"truncate(1, region)"},
-			"truncnum": {"truncate(10, n)"}, "truncdec": {"truncate(50, d)"}, "day": {"day(t)"}, "hour": {"hour(t)"}, "month": {"month(day)"},
+			"truncnum": {"truncate(10, n)"}, "day": {"day(t)"}, "hour": {"hour(t)"}, "month": {"month(day)"},
 			"year": {"year(t)"}, "bucketts": {"bucket(4, ts)"}, "bucketbin": {"bucket(4, bin)"}, "two": {"region", "bucket(2, id)"}, "bucketdec": {"bucket(5, d)"},
 			"bucketday": {"bucket(5, day)"}, "identbool": {"f"}, "truncbin": {"truncate(1, bin)"},
 		}

@@ -242,14 +242,44 @@ func (s *Server) exec(ctx context.Context, statements []string) error {
 	return err
 }
 
-// Query gives the one value that the statement selects.
+// Query gives the first value of the first row.
 func (s *Server) Query(t T, q string) string {
 	t.Helper()
-	var v sql.NullString
-	if err := s.DB.QueryRowContext(t.Context(), q).Scan(&v); err != nil {
+	col := s.Column(t, q)
+	if len(col) == 0 {
+		t.Fatalf("%s: %s: no row", s.Kind, q)
+	}
+	return col[0]
+}
+
+// Column gives the first value of every row.
+func (s *Server) Column(t T, q string) []string {
+	t.Helper()
+	rows, err := s.DB.QueryContext(t.Context(), q)
+	if err != nil {
 		t.Fatalf("%s: %s: %v", s.Kind, q, err)
 	}
-	return v.String
+	defer rows.Close() //nolint:errcheck // read to its end
+	cols, err := rows.Columns()
+	if err != nil {
+		t.Fatalf("%s: %s: %v", s.Kind, q, err)
+	}
+	var first sql.NullString
+	vals := []any{&first}
+	for len(vals) < len(cols) {
+		vals = append(vals, new(any))
+	}
+	var out []string
+	for rows.Next() {
+		if err := rows.Scan(vals...); err != nil {
+			t.Fatalf("%s: %s: %v", s.Kind, q, err)
+		}
+		out = append(out, first.String)
+	}
+	if err := rows.Err(); err != nil {
+		t.Fatalf("%s: %s: %v", s.Kind, q, err)
+	}
+	return out
 }
 
 // Database makes an empty database for the test, dropped at its end.
