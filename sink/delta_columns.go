@@ -68,6 +68,10 @@ func (w *deltaWriter) fill(s *columnSet, b *source.Batch, vectors []source.Vecto
 		if v.Len() != b.Rows {
 			return fmt.Errorf("column %s of a batch has %d rows, the batch has %d", sh.columns[i].Name, v.Len(), b.Rows)
 		}
+		if len(v.Unchanged) > 0 {
+			return fmt.Errorf("column %s: an update came without its value, which did not change and is stored out of line; run ALTER TABLE %q.%q REPLICA IDENTITY FULL, and start with a new pipeline name for another initial snapshot: %w",
+				sh.columns[i].Name, sh.rel.Namespace, sh.rel.Name, source.ErrCannotServe)
+		}
 		if v.Misfits > 0 && (s == &w.after || sh.append) {
 			if err := w.misfits(i, v); err != nil {
 				return err
