@@ -32,6 +32,7 @@ func (s streamServer) fresh(t *testing.T, flags ...string) {
 	if testing.Short() {
 		t.Skip("needs a server")
 	}
+	s.own(t)
 	s.run(t, "wipe")
 	s.run(t, "start", flags...)
 	t.Cleanup(func() { s.run(t, "wipe") })
