@@ -146,13 +146,18 @@ func (s *shape) compare(msg *relationMessage, now *shape) (*shape, error) {
 			}
 		}
 		if c.Type != m.Type || c.Typmod != m.Typmod {
-			if err := s.retyped(i, m, now); err != nil {
+			if err := s.retyped(c, m, now); err != nil {
 				return nil, err
 			}
 			next.Columns = slices.Clone(next.Columns)
-			k := now.column(m.Name)
 			n := &next.Columns[i]
-			n.Type, n.Typmod, n.Base, n.BaseMod, n.Native = m.Type, m.Typmod, now.Columns[k].Base, now.Columns[k].BaseMod, now.Columns[k].Native
+			n.Type, n.Typmod, n.Base, n.BaseMod, n.Native = m.Type, m.Typmod, m.Type, m.Typmod, "text"
+			if m.Type == oidVarchar {
+				n.Native = "character varying"
+				if m.Typmod >= 4 {
+					n.Native = fmt.Sprintf("character varying(%d)", m.Typmod-4)
+				}
+			}
 			changed = true
 		}
 		if i < last {
@@ -165,6 +170,9 @@ func (s *shape) compare(msg *relationMessage, now *shape) (*shape, error) {
 	}
 	if err := next.checkKey(msg); err != nil {
 		return nil, err
+	}
+	if now != nil && (next.Identity == "f" || next.Identity == "n") && !now.sameKey(&next) {
+		return nil, s.cannot("its key was changed: it is (%s) now, and was (%s)", now.keyNames(), next.keyNames())
 	}
 	if len(next.Columns) > len(s.Columns) {
 		next.finish(-1)
@@ -187,6 +195,27 @@ func (s *shape) sameColumns(o *shape) bool {
 	return slices.EqualFunc(s.Columns, o.Columns, func(a, b shapeColumn) bool {
 		return a.Number == b.Number && a.Name == b.Name && a.Type == b.Type && a.Typmod == b.Typmod
 	})
+}
+
+// sameKey compares the columns of the keys, as a set.
+func (s *shape) sameKey(o *shape) bool {
+	in := func(a, b *shape) bool {
+		for _, k := range a.Key {
+			if !slices.ContainsFunc(b.Key, func(j int) bool { return b.Columns[j].Number == a.Columns[k].Number }) {
+				return false
+			}
+		}
+		return true
+	}
+	return in(s, o) && in(o, s)
+}
+
+func (s *shape) keyNames() string {
+	var names []string
+	for _, k := range s.Key {
+		names = append(names, s.Columns[k].Name)
+	}
+	return strings.Join(names, ", ")
 }
 
 func (s *shape) byNumber(number int) string {
@@ -244,22 +273,26 @@ func (s *shape) added(m relationColumn, now *shape) (c shapeColumn, err error) {
 
 // retyped decides on a column whose type is another one. Only text that became
 // longer without its table being rewritten has the same values as before.
-func (s *shape) retyped(i int, m relationColumn, now *shape) error {
-	c := &s.Columns[i]
+func (s *shape) retyped(c *shapeColumn, m relationColumn, now *shape) error {
 	k := -1
 	if now != nil {
 		k = now.column(m.Name)
 	}
-	if k < 0 || now.Columns[k].Type != m.Type || now.Columns[k].Typmod != m.Typmod {
-		return s.cannot("the type of its column %s was changed from %s, and again while the log of then is still being read", c.Name, c.Native)
+	if k < 0 {
+		return s.cannot("the type of its column %s was changed from %s, and the column is gone by now", c.Name, c.Native)
 	}
 	n := &now.Columns[k]
-	longer := c.Type == oidVarchar && (m.Type == oidText || m.Type == oidVarchar && (m.Typmod < 0 || c.Typmod >= 0 && m.Typmod >= c.Typmod)) ||
-		c.Type == oidText && m.Type == oidVarchar && m.Typmod < 0
-	if longer && now.Filenode != 0 && now.Filenode == s.Filenode {
+	if longer(c.Type, c.Typmod, m.Type, m.Typmod) && longer(m.Type, m.Typmod, n.Type, n.Typmod) && now.Filenode != 0 && now.Filenode == s.Filenode {
 		return nil
 	}
-	return s.cannot("the type of its column %s was changed from %s to %s, and the log does not bring the rows from before again", c.Name, c.Native, n.Native)
+	return s.cannot("the type of its column %s was changed from %s (now %s), and the log does not bring the rows from before again", c.Name, c.Native, n.Native)
+}
+
+// longer reports whether the second type holds all values of the first, both being
+// text or varchar.
+func longer(a uint32, amod int32, b uint32, bmod int32) bool {
+	unbound := b == oidText || b == oidVarchar && bmod < 0
+	return (a == oidText || a == oidVarchar) && (unbound || a == oidVarchar && b == oidVarchar && amod >= 0 && amod <= bmod)
 }
 
 // checkKey compares the key with the columns that the log marks as the replica
