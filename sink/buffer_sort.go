@@ -28,7 +28,7 @@ func sortKeys(order icetable.SortOrder, columns []fileColumn) []sortKey {
 			return nil
 		}
 		i := slices.IndexFunc(columns, func(c fileColumn) bool { return c.ID == f.SourceIDs[0] })
-		if i < 0 || columns[i].Type.Kind == source.FloatList {
+		if i < 0 || columns[i].Type.IsList() {
 			return nil
 		}
 		keys = append(keys, sortKey{column: i, desc: f.Direction == icetable.SortDESC, nullsLast: f.NullOrder == icetable.NullsLast})

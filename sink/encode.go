@@ -101,12 +101,21 @@ func newColumn(fc fileColumn, opts writerOptions, c codec) (*column, error) {
 		col.phys, col.width = format.FixedLenByteArray, 16
 	case source.String, source.Binary:
 		col.phys = format.ByteArray
-	case source.FloatList:
+	case source.FloatList, source.List:
 		if fc.ElementID == 0 {
 			return nil, fmt.Errorf("column %s: a list needs the field id of its elements", fc.Name)
 		}
-		col.phys, col.width, col.dictionaries = format.Float, 4, false
 		col.maxDef, col.maxRep = 1, 1
+		col.phys, col.width = format.Float, 4
+		if k == source.List {
+			of, err := newColumn(fileColumn{Name: fc.Name, Type: fc.Type.Element()}, opts, c)
+			if err != nil || of.maxRep > 0 {
+				return nil, fmt.Errorf("column %s: no Parquet type for %s", fc.Name, fc.Type)
+			}
+			col.maxDef++
+			col.phys, col.width = of.phys, of.width
+		}
+		col.dictionaries = false
 		// Bounds of elements would say nothing of lists.
 		col.NoBounds = true
 	default:
@@ -158,6 +167,9 @@ func (c *column) append(e *encoder, v *source.Vector, rows []uint32, from, to in
 // page got full.
 func (c *column) gather(e *encoder, v *source.Vector, rows []uint32, from, to int) (int, error) {
 	if c.store == source.StoreBytes {
+		if c.Type.Kind == source.List {
+			return c.gatherElements(v, rows, from, to)
+		}
 		if c.maxRep > 0 {
 			return c.gatherLists(v, rows, from, to)
 		}
@@ -432,7 +444,7 @@ func (c *column) body(e *encoder) (body []byte, encoding format.Encoding, err er
 			return nil, 0, fmt.Errorf("column %s: encode dictionary page: %w", c.Name, err)
 		}
 		body = append(append(body, byte(enc.BitWidth)), e.levels...)
-	case c.store == source.StoreBools:
+	case c.phys == format.Boolean:
 		body = appendBits(body, c.raw)
 	case len(body) == 0:
 		return c.raw, encoding, nil

@@ -24,7 +24,7 @@ type fileColumn struct {
 	NoBounds bool
 	// TimeOfDay: Type is Time and the Iceberg type is time, not long.
 	TimeOfDay bool
-	// ElementID is the field id of the elements of a FloatList.
+	// ElementID is the field id of the elements of a list.
 	ElementID int
 	// Metrics is what the manifest says of the column; the zero value is
 	// Iceberg's default, truncate(16).

@@ -132,7 +132,11 @@ func (c *column) elements() (list []format.SchemaElement, path []string) {
 		leaf.TypeLength = thrift.New(int32(c.width))
 	}
 	micros := format.TimeUnit{Value: &format.MicroSeconds{}}
-	switch t := c.Type; t.Kind {
+	t := c.Type
+	if t.Kind == source.List {
+		t = t.Element()
+	}
+	switch t.Kind {
 	case source.String:
 		leaf.ConvertedType = thrift.New(deprecated.UTF8)
 		leaf.LogicalType.Value = &format.StringType{}
@@ -154,8 +158,12 @@ func (c *column) elements() (list []format.SchemaElement, path []string) {
 		leaf.LogicalType.Value = &format.TimestampType{IsAdjustedToUTC: true, Unit: micros}
 	case source.UUID:
 		leaf.LogicalType.Value = &format.UUIDType{}
-	case source.FloatList:
+	}
+	if c.maxRep > 0 {
 		leaf.Name, leaf.FieldID, leaf.RepetitionType = "element", int32(c.ElementID), thrift.New(format.Required)
+		if c.Type.Kind == source.List {
+			leaf.RepetitionType = thrift.New(format.Optional)
+		}
 		outer := format.SchemaElement{
 			RepetitionType: thrift.New(rep), Name: c.Name, NumChildren: thrift.New(int32(1)), FieldID: int32(c.ID),
 			ConvertedType: thrift.New(deprecated.List),

@@ -69,7 +69,7 @@ func bindField(f iceberg.PartitionField, cols []fileColumn) (partitionField, err
 	pf.text = textInt
 	switch t := f.Transform.(type) {
 	case iceberg.IdentityTransform:
-		if c.Type.Kind == source.FloatList {
+		if c.Type.IsList() {
 			return pf, no
 		}
 		pf.value, pf.text = appendSingle, textOf(c)

@@ -330,7 +330,7 @@ func (w *deltaWriter) evolve(r *route, ch *source.Change) error {
 		}
 		f := iceberg.NestedField{ID: last + 1, Name: st.Column.Name}
 		last++
-		if t.Kind == source.FloatList {
+		if t.IsList() {
 			last++
 		}
 		if f.Type = icebergType(t, timeOfDay, last); f.Type == nil {

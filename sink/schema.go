@@ -55,7 +55,7 @@ func keyOf(rel *source.Relation, over overrides) ([]int, error) {
 			continue // told where all columns are looked at
 		}
 		switch t.Kind {
-		case source.Float, source.Double, source.FloatList:
+		case source.Float, source.Double, source.FloatList, source.List:
 			errs = append(errs, fmt.Errorf("key column %s: %s cannot be a key", c.Name, t))
 		}
 	}
@@ -97,7 +97,7 @@ func icebergSchema(rel *source.Relation, over overrides) (*iceberg.Schema, error
 			errs = append(errs, err)
 			continue
 		}
-		if t.Kind == source.FloatList {
+		if t.IsList() {
 			element++
 		}
 		typ := icebergType(t, timeOfDay, element)
@@ -162,6 +162,9 @@ func topLevel(s *iceberg.Schema, name string) (iceberg.NestedField, bool) {
 // typeText is a type without field ids.
 func typeText(t iceberg.Type) string {
 	if l, ok := t.(*iceberg.ListType); ok {
+		if l.ElementRequired {
+			return "list<required " + typeText(l.Element) + ">"
+		}
 		return "list<" + typeText(l.Element) + ">"
 	}
 	return t.String()

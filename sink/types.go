@@ -105,6 +105,14 @@ func icebergType(t source.Type, timeOfDay bool, elementID int) iceberg.Type {
 		return p.UUID
 	case source.FloatList:
 		return &iceberg.ListType{ElementID: elementID, Element: p.Float32, ElementRequired: true}
+	case source.List:
+		e := t.Element()
+		if e.IsList() {
+			return nil
+		}
+		if el := icebergType(e, false, 0); el != nil {
+			return &iceberg.ListType{ElementID: elementID, Element: el}
+		}
 	}
 	return nil
 }
@@ -140,10 +148,14 @@ func vectorType(t iceberg.Type) (vt source.Type, timeOfDay bool, elementID int, 
 	case iceberg.UUIDType:
 		vt.Kind = source.UUID
 	case *iceberg.ListType:
-		if _, ok := t.Element.(iceberg.Float32Type); ok {
+		if _, ok := t.Element.(iceberg.Float32Type); ok && t.ElementRequired {
 			return source.Type{Kind: source.FloatList}, false, t.ElementID, nil
 		}
-		return vt, false, 0, fmt.Errorf("no values for %s", t)
+		e, timeOfDay, _, err := vectorType(t.Element)
+		if err != nil || timeOfDay || e.IsList() || t.ElementRequired {
+			return vt, false, 0, fmt.Errorf("no values for %s", t)
+		}
+		return source.ListOf(e), false, t.ElementID, nil
 	default:
 		return vt, false, 0, fmt.Errorf("no values for %s", t)
 	}

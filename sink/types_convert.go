@@ -16,7 +16,7 @@ import (
 // convertible reports whether values of one type can be written as another by
 // `as:`. Single values may still not fit; those are errors when they come.
 func convertible(from, to source.Type, timeOfDay bool) bool {
-	if from == to {
+	if from == to || sameBytes(from, to) {
 		return true
 	}
 	if timeOfDay {
@@ -36,13 +36,21 @@ func convertible(from, to source.Type, timeOfDay bool) bool {
 			return true
 		}
 	case source.String:
-		return true
+		return from.Kind != source.List
 	case source.UUID:
 		return from.Kind == source.Binary || from.Kind == source.String
 	case source.Binary:
 		return from.Kind == source.String || from.Kind == source.UUID
 	}
 	return false
+}
+
+// sameBytes reports whether vectors of one type are those of the other, too.
+func sameBytes(from, to source.Type) bool {
+	if from.Kind == source.List && to.Kind == source.List {
+		from, to = from.Element(), to.Element()
+	}
+	return from.Kind == source.Time && to.Kind == source.Long
 }
 
 // converter turns vectors of one type into another, for `as:`.
@@ -60,7 +68,7 @@ func newConverter(from, to source.Type, timeOfDay bool) (*converter, error) {
 	switch {
 	case timeOfDay:
 		c.one = toTimeOfDay
-	case from == to, from.Kind == source.Time && to.Kind == source.Long:
+	case from == to, sameBytes(from, to):
 		return nil, nil
 	case to.Kind == source.String:
 		c.one = toString

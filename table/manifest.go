@@ -37,6 +37,7 @@ type manifestWriter struct {
 
 	w    *iceberg.ManifestWriter
 	buf  bytes.Buffer
+	some map[int]bool // partition fields that have a value in this manifest
 	done []iceberg.ManifestFile
 }
 
@@ -49,6 +50,7 @@ func (p *producer) manifests(content iceberg.ManifestContent, spec iceberg.Parti
 func (w *manifestWriter) add(e iceberg.ManifestEntry, how func(*iceberg.ManifestWriter, iceberg.ManifestEntry) error) (err error) {
 	if w.w == nil {
 		w.buf.Reset()
+		w.some = map[int]bool{}
 		if w.w, err = iceberg.NewManifestWriter(2, &w.buf, w.spec, w.schema, w.snapshot, iceberg.WithManifestWriterContent(w.content)); err != nil {
 			return fmt.Errorf("begin manifest: %w", err)
 		}
@@ -56,10 +58,37 @@ func (w *manifestWriter) add(e iceberg.ManifestEntry, how func(*iceberg.Manifest
 	if err := how(w.w, e); err != nil {
 		return fmt.Errorf("write manifest entry of %s: %w", e.DataFile().FilePath(), err)
 	}
+	for id, value := range e.DataFile().Partition() {
+		w.some[id] = w.some[id] || value != nil
+	}
 	if w.buf.Len() >= manifestBytes {
 		return w.close()
 	}
 	return nil
+}
+
+// boundEmpty gives partition summaries the bounds that are the empty string. The
+// library leaves those out, and a reader takes a field without bounds for one that
+// holds only nulls and skips the manifest.
+func (w *manifestWriter) boundEmpty(m iceberg.ManifestFile) iceberg.ManifestFile {
+	summaries, mended := m.Partitions(), false
+	for i, field := range w.spec.Fields() {
+		if i < len(summaries) && w.some[field.FieldID] {
+			for _, bound := range []**[]byte{&summaries[i].LowerBound, &summaries[i].UpperBound} {
+				if *bound == nil || **bound == nil {
+					*bound, mended = &[]byte{}, true
+				}
+			}
+		}
+	}
+	if !mended {
+		return m
+	}
+	return iceberg.NewManifestFile(2, m.FilePath(), m.Length(), m.PartitionSpecID(), m.SnapshotID()).
+		Content(m.ManifestContent()).SequenceNum(m.SequenceNum(), m.MinSequenceNum()).
+		AddedFiles(m.AddedDataFiles()).ExistingFiles(m.ExistingDataFiles()).DeletedFiles(m.DeletedDataFiles()).
+		AddedRows(m.AddedRows()).ExistingRows(m.ExistingRows()).DeletedRows(m.DeletedRows()).
+		Partitions(summaries).Build()
 }
 
 func (w *manifestWriter) close() error {
@@ -75,6 +104,7 @@ func (w *manifestWriter) close() error {
 	if err != nil {
 		return fmt.Errorf("close manifest: %w", err)
 	}
+	m = w.boundEmpty(m)
 	w.w = nil
 	w.done = append(w.done, m)
 	data := bytes.Clone(w.buf.Bytes())
