@@ -34,7 +34,8 @@ type Config struct {
 type Source struct {
 	MySQL   *MySQL `yaml:"mysql,omitempty"`
 	MariaDB *MySQL `yaml:"mariadb,omitempty"`
-	// postgres follows
+	// Postgres is one database of a PostgreSQL server.
+	Postgres *Postgres `yaml:"postgres,omitempty"`
 }
 
 // MySQL is a MySQL or MariaDB server.

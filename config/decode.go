@@ -105,8 +105,7 @@ func (d *decoder) section(n *yaml.Node, v reflect.Value, key string) {
 // later are keys of the documented configuration that this version does not
 // have, by path without list indexes.
 var later = map[string]string{
-	"source.postgres":         "use mysql or mariadb",
-	"source.kafka":            "use mysql or mariadb",
+	"source.kafka":            "use mysql, mariadb or postgres",
 	"catalog.rest":            "use filesystem",
 	"catalog.hive":            "use filesystem",
 	"catalog.glue":            "use filesystem",

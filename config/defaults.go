@@ -41,6 +41,12 @@ func (m *MySQL) setDefaults() {
 	m.Heartbeat = Duration(10 * time.Second)
 }
 
+func (p *Postgres) setDefaults() {
+	p.Port = 5432
+	p.TLS.Mode = TLSPreferred
+	p.Heartbeat = Duration(10 * time.Second)
+}
+
 // fill sets what a table entry leaves open. It works on an entry that was not
 // loaded from a file as well.
 func (t *Table) fill() {
@@ -78,6 +84,14 @@ func (c *Config) derive() {
 	}
 	if m := c.Server(); m != nil && m.ServerID == (IDRange{}) {
 		m.ServerID = serverIDs(c.Pipeline)
+	}
+	if p := c.Source.Postgres; p != nil {
+		if p.Slot == "" {
+			p.Slot = "lakesync_" + c.Pipeline
+		}
+		if p.Publication == "" {
+			p.Publication = "lakesync_" + c.Pipeline
+		}
 	}
 	for i := range c.Tables {
 		c.Tables[i].fill()

@@ -98,6 +98,9 @@ func (c *Config) Captures(namespace, name string) bool {
 			}
 		}
 	}
+	if c.Source.Postgres != nil && (namespace == "information_schema" || strings.HasPrefix(namespace, "pg_")) {
+		return false
+	}
 	for i := len(c.Relations) - 1; i >= 0; i-- {
 		p, out := strings.CutPrefix(c.Relations[i], "!")
 		if matchPattern(p, namespace, name) {

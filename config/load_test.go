@@ -131,6 +131,20 @@ func TestLoadReadsEveryKey(t *testing.T) {
 	}
 }
 
+func TestLoadNamesSlotAndPublicationAfterThePipeline(t *testing.T) {
+	c, err := config.Load("testdata/postgres.good.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := c.Source.Postgres
+	if p.Port != 5432 || p.TLS.Mode != config.TLSPreferred || p.Heartbeat.D() != 10*time.Second || p.Slot != "lakesync_shop" || p.Publication != "Mixed Case" {
+		t.Errorf("got %+v", p)
+	}
+	if c.Captures("pg_catalog", "pg_class") || c.Captures("information_schema", "tables") || !c.Captures("public", "pg_x") {
+		t.Error("the server's own schemas are captured, or others are not")
+	}
+}
+
 func TestSecretsNeverPrint(t *testing.T) {
 	c := loadFull(t)
 	masked, err := c.Masked()

@@ -80,16 +80,20 @@ var pipelineName = regexp.MustCompile(`^[a-z0-9_]{1,40}$`)
 
 func (v *validator) source() {
 	s := v.c.Source
-	later := v.seen["source.postgres"] || v.seen["source.kafka"]
+	later := v.seen["source.kafka"]
 	switch {
 	case s.MySQL != nil && s.MariaDB != nil:
-		v.bad("source.mariadb", "a second source", "keep one of mysql and mariadb; another source is another pipeline")
+		v.bad("source.mariadb", "a second source", "keep one of mysql, mariadb and postgres; another source is another pipeline")
+	case s.Postgres != nil && (s.MySQL != nil || s.MariaDB != nil):
+		v.bad("source.postgres", "a second source", "keep one of mysql, mariadb and postgres; another source is another pipeline")
 	case s.MySQL != nil:
 		v.mysql("source.mysql", s.MySQL)
 	case s.MariaDB != nil:
 		v.mysql("source.mariadb", s.MariaDB)
+	case s.Postgres != nil:
+		v.postgres("source.postgres", s.Postgres)
 	case !later && !v.seen["source"]:
-		v.bad("source", "missing", "add a section mysql or mariadb with host, user and password")
+		v.bad("source", "missing", "add a section mysql, mariadb or postgres with host, user and password")
 	}
 }
 
@@ -97,15 +101,36 @@ func (v *validator) mysql(key string, m *MySQL) {
 	if v.seen[key] {
 		return
 	}
-	v.required(key+".host", m.Host, "name the server")
-	if m.Port < 1 || m.Port > 65535 {
-		v.bad(key+".port", v.shown(key+".port")+" is not a port", "use 1 to 65535; 3306 is usual")
-	}
+	v.server(key, m.Host, m.Port, "3306", m.Heartbeat, &m.TLS)
 	v.required(key+".user", m.User, "name a user with REPLICATION SLAVE, REPLICATION CLIENT and SELECT")
-	if h := m.Heartbeat.D(); h < 100*time.Millisecond || h > time.Hour {
+}
+
+var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+func (v *validator) postgres(key string, p *Postgres) {
+	if v.seen[key] {
+		return
+	}
+	v.server(key, p.Host, p.Port, "5432", p.Heartbeat, &p.TLS)
+	v.required(key+".user", p.User, "name a role with REPLICATION, and SELECT on the relations")
+	v.required(key+".database", p.Database, "name the database; another one is another pipeline")
+	if p.Slot != "" && !slotName.MatchString(p.Slot) {
+		v.bad(key+".slot", v.shown(key+".slot")+" is not a slot's name", "use 1 to 63 of a-z, 0-9 and _")
+	}
+	if len(p.Publication) > 63 {
+		v.bad(key+".publication", v.shown(key+".publication")+" is too long", "use at most 63 bytes")
+	}
+}
+
+// server checks what all databases share.
+func (v *validator) server(key, host string, port int, usual string, heartbeat Duration, t *TLS) {
+	v.required(key+".host", host, "name the server")
+	if port < 1 || port > 65535 {
+		v.bad(key+".port", v.shown(key+".port")+" is not a port", "use 1 to 65535; "+usual+" is usual")
+	}
+	if h := heartbeat.D(); h < 100*time.Millisecond || h > time.Hour {
 		v.bad(key+".heartbeat", v.shown(key+".heartbeat")+" is out of range", "use 100ms to 1h; 10s is usual")
 	}
-	t := &m.TLS
 	v.oneOf(key+".tls.mode", t.Mode, TLSDisabled, TLSPreferred, TLSRequired, TLSVerifyCA, TLSVerifyFull)
 	v.readable(key+".tls.ca", &t.CA)
 	v.readable(key+".tls.cert", &t.Cert)

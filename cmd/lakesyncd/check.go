@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -14,7 +15,6 @@ import (
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/lakesyncd/lakesyncd/sink"
 	"github.com/lakesyncd/lakesyncd/source"
-	"github.com/lakesyncd/lakesyncd/source/mysql"
 	"github.com/lakesyncd/lakesyncd/table/fileio"
 )
 
@@ -86,13 +86,13 @@ func inspect(ctx context.Context, c *cli, cfg *config.Config, mode lakeMode) *fi
 	} else {
 		f.records(ctx, l, mode)
 	}
-	report, err := mysql.Check(ctx, sourceOptions(cfg, log, nil))
+	report, err := checkSource(ctx, cfg, log)
 	if err != nil {
 		f.fail(sourceKey(cfg), err)
 		return f
 	}
-	f.server = report.Server
-	for _, p := range report.Problems {
+	f.server = report.server
+	for _, p := range report.problems {
 		f.source(p)
 	}
 	if l == nil {
@@ -104,10 +104,10 @@ func inspect(ctx context.Context, c *cli, cfg *config.Config, mode lakeMode) *fi
 		return f
 	}
 	defer out.Close()
-	tables, errs := out.Plan(ctx, report.Relations)
+	tables, errs := out.Plan(ctx, report.relations)
 	f.tables = tables
 	for _, err := range errs {
-		f.fail(f.keyOf(err, report.Relations), err)
+		f.fail(f.keyOf(err, report.relations), err)
 	}
 	return f
 }
@@ -146,20 +146,20 @@ func (f *findings) fail(key string, err error) {
 
 // source takes what the server lacks. Its key is a key of the source's section,
 // a relation, or a setting of the server.
-func (f *findings) source(p mysql.Problem) {
-	key, what := sourceKey(f.cfg), p.Message
+func (f *findings) source(p sourceProblem) {
+	key, what := sourceKey(f.cfg), p.message
 	switch {
-	case p.Key == "relations" || strings.HasPrefix(p.Key, "source."):
-		key = p.Key
-	case p.Key == "user" || p.Key == "server_id" || strings.HasPrefix(p.Key, "tls"):
-		key += "." + p.Key
-	case strings.Contains(p.Key, "."):
-		key, what = "relations", p.Key+" "+p.Message
+	case p.key == "relations" || strings.HasPrefix(p.key, "source."):
+		key = p.key
+	case slices.Contains([]string{"host", "user", "server_id", "slot", "publication"}, p.key) || strings.HasPrefix(p.key, "tls"):
+		key += "." + p.key
+	case strings.Contains(p.key, "."):
+		key, what = "relations", p.key+" "+p.message
 	default:
-		what = "server setting " + p.Key + ": " + p.Message
+		what = "server setting " + p.key + ": " + p.message
 	}
-	problem := f.cfg.At(key, what, p.Fix)
-	if p.Severity == mysql.SeverityWarning {
+	problem := f.cfg.At(key, what, p.fix)
+	if p.warning {
 		f.warnings = append(f.warnings, problem)
 		return
 	}
@@ -190,7 +190,7 @@ func (f *findings) print(c *cli) error {
 	t := tabwriter.NewWriter(c.stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintf(t, "pipeline\t%s\n", f.cfg.Pipeline)
 	if f.server != "" {
-		fmt.Fprintf(t, "source\t%s at %s:%d\n", f.server, f.cfg.Server().Host, f.cfg.Server().Port)
+		fmt.Fprintf(t, "source\t%s at %s\n", f.server, sourceAddress(f.cfg))
 		rights := "as needed"
 		if n := len(f.problems); n > 0 {
 			rights = "see the problems below"

@@ -15,7 +15,6 @@ import (
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/lakesyncd/lakesyncd/sink"
 	"github.com/lakesyncd/lakesyncd/source"
-	"github.com/lakesyncd/lakesyncd/source/mysql"
 	"github.com/lakesyncd/lakesyncd/table"
 )
 
@@ -160,7 +159,7 @@ func (l *lake) put(ctx context.Context, rec *checkpoint.Record) error {
 
 func setFlags(fs *flag.FlagSet) action {
 	path := configFlag(fs)
-	position := fs.String("position", "", "`POSITION` to read on from: gtid:… or file:NAME:OFFSET")
+	position := fs.String("position", "", "`POSITION` to read on from: gtid:…, file:NAME:OFFSET or lsn:X/Y")
 	fromTables := fs.Bool("from-tables", false, "take the oldest position that the tables' marks name")
 	force := fs.Bool("force", false, "also with tables in mode append, which may lack or repeat changes then")
 	return func(ctx context.Context, c *cli, _ []string) error {
@@ -169,7 +168,7 @@ func setFlags(fs *flag.FlagSet) action {
 		}
 		want := source.Position(*position)
 		if want != "" {
-			if _, err := mysql.Reached(want, want); err != nil {
+			if _, err := reached(want, want); err != nil {
 				return usagef("checkpoint set: -position: %v", err)
 			}
 		}
@@ -246,7 +245,7 @@ func (s *setter) record(ctx context.Context, c *cli) (*checkpoint.Record, error)
 
 // warn tells which changes are skipped or read again.
 func (s *setter) warn(c *cli) {
-	ahead, err := mysql.Reached(s.want, s.last.Position)
+	ahead, err := reached(s.want, s.last.Position)
 	switch {
 	case s.want == s.last.Position:
 	case err != nil:
@@ -294,7 +293,7 @@ func oldest(marks map[string]table.Mark) (source.Position, error) {
 			pos = p
 			continue
 		}
-		behind, err := mysql.Reached(pos, p) // p is at pos or before it
+		behind, err := reached(pos, p) // p is at pos or before it
 		if err != nil {
 			return "", fmt.Errorf("%w: compare the mark of table %s with the others: %w; choose with -position", errConfig, name, err)
 		}
@@ -302,7 +301,7 @@ func oldest(marks map[string]table.Mark) (source.Position, error) {
 			pos = p
 			continue
 		}
-		if ahead, err := mysql.Reached(p, pos); err != nil || !ahead {
+		if ahead, err := reached(p, pos); err != nil || !ahead {
 			return "", fmt.Errorf("%w: the marks name positions of which none is the oldest (%s, %s): choose with -position", errConfig, pos, p)
 		}
 	}

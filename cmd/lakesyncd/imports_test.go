@@ -13,6 +13,7 @@ var allowed = map[string][]string{
 	"config":               {},
 	"source":               {},
 	"source/mysql":         {"source", "config"},
+	"source/postgres":      {"source", "config"},
 	"table/fileio":         {"config"},
 	"table":                {"table/fileio", "config"},
 	"sink":                 {"source", "table", "table/fileio", "config"},

@@ -12,7 +12,6 @@ import (
 	"github.com/lakesyncd/lakesyncd/checkpoint"
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/lakesyncd/lakesyncd/sink"
-	"github.com/lakesyncd/lakesyncd/source/mysql"
 	"github.com/lakesyncd/lakesyncd/table/fileio"
 )
 
@@ -71,25 +70,21 @@ func runPipeline(ctx context.Context, cfg *config.Config, env pipelineEnv) (err 
 			return s, nil
 		},
 		OpenSource: func(ctx context.Context, at *checkpoint.Record, patient bool) (checkpoint.Stream, error) {
-			o := sourceOptions(cfg, env.Log, metrics)
-			o.Memory = int64(cfg.Memory) / 16
+			h := sourceHooks{
+				memory: int64(cfg.Memory) / 16, position: at.Position, state: at.Source,
+				retryBudget: cfg.RetryBudget.D(), onState: env.Board.SourceWaits,
+				onProgress: func(relation string, rows, estimated int64, done bool) {
+					env.Board.SetCopy(relation, rows, estimated, done)
+					env.Progress.Copy(relation, rows, estimated, done)
+				},
+			}
 			if at.Position != "" {
 				env.Board.Resumed(at)
-				o.Resume = &mysql.Resume{Position: at.Position, State: at.Source}
 			}
 			if patient {
-				o.RetryBudget = math.MaxInt64
+				h.retryBudget = math.MaxInt64
 			}
-			o.OnState = env.Board.SourceWaits
-			o.OnProgress = func(p mysql.Progress) {
-				env.Board.SetCopy(p.Relation, p.Rows, p.Estimated, p.Done)
-				env.Progress.Copy(p.Relation, p.Rows, p.Estimated, p.Done)
-			}
-			s, err := mysql.Open(ctx, o)
-			if err != nil {
-				return nil, err
-			}
-			return s, nil
+			return openSource(ctx, cfg, env.Log, metrics, h)
 		},
 		Interval: cfg.Checkpoint.Interval.D(), MinPause: cfg.Checkpoint.MinPause.D(), IdleMark: cfg.Checkpoint.IdleMark.D(),
 		RetryBudget: cfg.RetryBudget.D(), Writer: env.Writer,

@@ -11,14 +11,13 @@ import (
 	"github.com/lakesyncd/lakesyncd/checkpoint"
 	"github.com/lakesyncd/lakesyncd/config"
 	"github.com/lakesyncd/lakesyncd/source"
-	"github.com/lakesyncd/lakesyncd/source/mysql"
 	"github.com/lakesyncd/lakesyncd/table"
 	"github.com/lakesyncd/lakesyncd/table/fileio"
 )
 
 func waitFlags(fs *flag.FlagSet) action {
 	path := configFlag(fs)
-	position := fs.String("position", "", "`POSITION` to wait for: gtid:… or file:NAME:OFFSET; without it where the source stands now")
+	position := fs.String("position", "", "`POSITION` to wait for: gtid:…, file:NAME:OFFSET or lsn:X/Y; without it where the source stands now")
 	timeout := fs.Duration("timeout", time.Minute, "how `LONG` to wait")
 	return func(ctx context.Context, c *cli, _ []string) error {
 		if *timeout <= 0 {
@@ -72,7 +71,7 @@ func (w *waiter) timeout(after time.Duration) error {
 // run returns nil once everything is there.
 func (w *waiter) run(ctx context.Context, c *cli) error {
 	if w.want != "" {
-		if _, err := mysql.Reached(w.want, w.want); err != nil {
+		if _, err := reached(w.want, w.want); err != nil {
 			return usagef("wait: -position: %v", err)
 		}
 	}
@@ -87,7 +86,7 @@ func (w *waiter) run(ctx context.Context, c *cli) error {
 				w.lake, err = openLake(ctx, w.cfg, looking, log, nil)
 			}
 			if err == nil && w.want == "" {
-				w.want, err = mysql.Current(ctx, sourceOptions(w.cfg, log, nil))
+				w.want, err = currentPosition(ctx, w.cfg, log)
 			}
 			return err
 		})
@@ -127,7 +126,7 @@ func (w *waiter) look(ctx context.Context, open func() error) error {
 	if rec.Position == "" {
 		return fmt.Errorf("%w: the initial snapshot is running", errNotYet)
 	}
-	ok, err := mysql.Reached(rec.Position, w.want)
+	ok, err := reached(rec.Position, w.want)
 	if err != nil {
 		return usagef("wait: -position: %v", err)
 	}
