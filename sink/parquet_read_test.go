@@ -43,6 +43,13 @@ func physical(c *fileColumn, v *source.Vector, i int) string {
 		}
 		return s + "]"
 	}
+	if v.Type.Kind == source.List {
+		s := "["
+		for e, k := elementsOf(v, i), 0; k < e.Len(); k++ {
+			s += physical(c, e, k) + ","
+		}
+		return s + "]"
+	}
 	return hex.EncodeToString(b)
 }
 
@@ -100,7 +107,7 @@ func readParquetGo(t *testing.T, data []byte, cols []fileColumn) [][]string {
 
 // assemble adds a leaf value to the rows of a column.
 func assemble(rows []string, c *fileColumn, s string, null bool, def, rep int) []string {
-	if c.Type.Kind != source.FloatList {
+	if !c.Type.IsList() {
 		return append(rows, s)
 	}
 	empty := 1
@@ -116,6 +123,8 @@ func assemble(rows []string, c *fileColumn, s string, null bool, def, rep int) [
 		return append(rows, "["+s+",]")
 	case def == empty:
 		return append(rows, "[]")
+	case def > empty:
+		return append(rows, "[null,]")
 	}
 	return append(rows, "null")
 }

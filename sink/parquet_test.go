@@ -22,6 +22,8 @@ var allTypes = []source.Type{
 	{Kind: source.Decimal, Precision: 9, Scale: 2}, {Kind: source.Decimal, Precision: 18}, {Kind: source.Decimal, Precision: 19, Scale: 19},
 	{Kind: source.Decimal, Precision: 38, Scale: 6}, {Kind: source.String}, {Kind: source.Binary}, {Kind: source.Date}, {Kind: source.Time},
 	{Kind: source.Timestamp}, {Kind: source.TimestampTZ}, {Kind: source.UUID}, {Kind: source.FloatList},
+	listOf(source.Bool), listOf(source.Int), listOf(source.String), listOf(source.Double), listOf(source.Date), listOf(source.TimestampTZ), listOf(source.Binary), listOf(source.UUID),
+	source.ListOf(source.Type{Kind: source.Decimal, Precision: 8, Scale: 3}), source.ListOf(source.Type{Kind: source.Decimal, Precision: 18}), source.ListOf(source.Type{Kind: source.Decimal, Precision: 38, Scale: 6}),
 }
 
 func allColumns() []fileColumn {
@@ -29,7 +31,7 @@ func allColumns() []fileColumn {
 	for _, required := range []bool{false, true} {
 		for _, t := range allTypes {
 			c := fileColumn{ID: len(cols) + 1, Name: fmt.Sprintf("c%d %s", len(cols), t), Type: t, Required: required, NoBounds: t.Kind == source.UUID}
-			if t.Kind == source.FloatList {
+			if t.IsList() {
 				c.ElementID = 1000 + len(cols)
 			}
 			cols = append(cols, c)
@@ -106,6 +108,16 @@ func appendRandom(r *rand.Rand, v *source.Vector, few bool) {
 			b[i] = byte(r.IntN(256))
 		}
 		v.AppendBytes(b)
+	case source.List:
+		e := source.Vector{Type: v.Type.Element()}
+		for range pick(6) {
+			if r.IntN(4) == 0 {
+				e.AppendNull()
+			} else {
+				appendRandom(r, &e, few)
+			}
+		}
+		v.AppendList(&e)
 	}
 }
 

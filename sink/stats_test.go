@@ -126,7 +126,7 @@ func checkStats(t *testing.T, data []byte, stats fileStats, cols []fileColumn, b
 				lo, hi := ci.MinValues[p], ci.MaxValues[p]
 				if ci.NullPages[p] {
 					for r := from; r < to; r++ {
-						if !v.Null(r) && c.Type.Kind != source.FloatList {
+						if !v.Null(r) && !c.Type.IsList() {
 							t.Errorf("column %s: page %d is not all null", c.Name, p)
 						}
 					}
@@ -147,7 +147,7 @@ func checkStats(t *testing.T, data []byte, stats fileStats, cols []fileColumn, b
 		if s.Size != size {
 			t.Errorf("column %s: size %d, footer says %d", c.Name, s.Size, size)
 		}
-		if c.Type.Kind == source.FloatList {
+		if c.Type.IsList() {
 			continue
 		}
 		nans := int64(0)
@@ -185,7 +185,7 @@ func checkRange(t *testing.T, what string, c *fileColumn, v *source.Vector, from
 			n++
 			continue
 		}
-		if c.Type.Kind == source.FloatList {
+		if c.Type.IsList() {
 			if len(v.At(r)) == 0 {
 				n++
 			}
