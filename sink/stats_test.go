@@ -188,6 +188,9 @@ func checkRange(t *testing.T, what string, c *fileColumn, v *source.Vector, from
 		if c.Type.IsList() {
 			if len(v.At(r)) == 0 {
 				n++
+			} else if c.Type.Kind == source.List {
+				e := elementsOf(v, r)
+				n += int64(bytes.Count(e.Valid, []byte{0}))
 			}
 			continue
 		}
