@@ -402,7 +402,7 @@ func TestManyCommitsStayFlat(t *testing.T) {
 	s := server(t, harness.MariaDB)
 	db := database(t, s, "flat")
 	s.Exec(t, "CREATE TABLE flat.a(id INT AUTO_INCREMENT PRIMARY KEY, v INT)", "INSERT INTO flat.a(v) VALUES(0)")
-	p := harness.NewPipeline(t, s, "flat", "flat.*").Set("checkpoint.interval", "50ms").Set("snapshots", map[string]any{"keep": "1s", "min": 5, "max": 10})
+	p := harness.NewPipeline(t, s, "flat", "flat.*").Set("checkpoint.interval", "100ms").Set("snapshots", map[string]any{"keep": "1s", "min": 5, "max": 10})
 	p.Run()
 	p.Wait(waitLimit)
 	commits := 100
