@@ -24,7 +24,8 @@ type columnDecoder struct {
 	inKey  bool
 	digits int // numeric: precision
 	scale  int
-	// Arrays: the decoder of the elements and where they are put first.
+	// Of arrays: the decoder of the elements, where they are put first, and what is
+	// between them.
 	element *columnDecoder
 	scratch source.Vector
 	buf     []byte

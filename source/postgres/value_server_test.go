@@ -2,8 +2,10 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"math"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -96,6 +98,28 @@ var typeCases = []typeCase{
 	{decl: "public.amt", want: "decimal(12,2)", values: [][2]string{{"9.999", "1000e-2"}}},                                              // PG-112
 	{decl: "public.dda", want: "decimal(8,3)", values: [][2]string{{"2.5", "2500e-3"}, {"NULL", "NULL"}}},                               // PG-112
 	{decl: "public.email", want: "string", values: [][2]string{{"'x@y'", "x@y"}}},
+	// PG-124, PG-125, PG-126
+	{decl: "int[]", want: "list<int>", values: [][2]string{{"'{1,NULL,3}'", "[1,NULL,3]"}, {"'{}'", "[]"}, {"NULL", "NULL"}, {"'[3:5]={7,8,9}'", "[7,8,9]"}, {"'{-2147483648}'", "[-2147483648]"}}},
+	{decl: "text[]", want: "list<string>", values: [][2]string{{`array['NULL',null,'a,b','q"t','back\slash','', ' x ', '{}', E'tab\t\n']`, "[NULL,NULL,a,b,q\"t,back\\slash,, x ,{},tab\t\n]"}, {"'{}'", "[]"}, {"NULL", "NULL"}}},
+	{decl: "bool[]", want: "list<boolean>", values: [][2]string{{"'{t,f,NULL}'", "[true,false,NULL]"}}},
+	{decl: "numeric(8,3)[]", want: "list<decimal(8,3)>", values: [][2]string{{"'{1.5,NULL,-2}'", "[1500e-3,NULL,-2000e-3]"}, {"'{NaN,1}'", "[NULL,1000e-3]"}}},
+	{decl: "numeric(30,1)[]", want: "list<decimal(30,1)>", values: [][2]string{{"'{-12345678901234567890123456789.1}'", "[-123456789012345678901234567891e-1]"}}},
+	{decl: "numeric[]", want: "list<string>", values: [][2]string{{"'{1.50,Infinity}'", "[1.50,Infinity]"}}},
+	{decl: "public.da[]", want: "list<decimal(8,3)>", values: [][2]string{{"'{1.5,NULL}'", "[1500e-3,NULL]"}}}, // PG-112
+	{decl: "public.ints", want: "list<int>", values: [][2]string{{"'{1,2}'", "[1,2]"}}},
+	{decl: "timestamptz[]", want: "list<timestamptz>", values: [][2]string{{`'{"2023-05-18 03:52:45.573605+00",infinity}'`, "[1684381965573605,NULL]"}}},
+	{decl: "date[]", want: "list<date>", values: [][2]string{{`'{2024-03-04,"0044-03-15 BC"}'`, "[19786,-735160]"}}},
+	{decl: "time[]", want: "list<time>", values: [][2]string{{"'{24:00}'", "[86400000000]"}}},
+	{decl: "bytea[]", want: "list<binary>", values: [][2]string{{`array['\x00ff'::bytea,'']`, "[00ff,]"}}},
+	{decl: "float8[]", want: "list<double>", values: [][2]string{{"'{NaN,-0,0.1}'", "[NaN,-0,0.1]"}}},
+	{decl: "float4[]", want: "list<float>", values: [][2]string{{"'{0.1,NULL}'", "[0.1,NULL]"}}},
+	{decl: "int8[]", want: "list<long>", values: [][2]string{{"'{9223372036854775807}'", "[9223372036854775807]"}}},
+	{decl: "uuid[]", want: "list<string>", values: [][2]string{{"'{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}'", "[a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11]"}}},
+	{decl: "jsonb[]", want: "list<string>", values: [][2]string{{`array['{"a": "b,c"}'::jsonb]`, `[{"a": "b,c"}]`}}},
+	{decl: "public.mc[]", want: "list<string>", values: [][2]string{{`array[row('U,D',10.5)::public.mc]`, `[("U,D",10.50)]`}}}, // PG-128
+	{decl: "box[]", want: "list<string>", values: [][2]string{{"'{(1,1),(0,0);(2,2),(0,0)}'", "[(1,1),(0,0),(2,2),(0,0)]"}}},
+	{decl: "money[]", want: "list<decimal(19,2)>", values: [][2]string{{`array['-1234.56'::money]`, "[-123456e-2]"}}},
+	{decl: "public.mood[]", want: "list<string>", values: [][2]string{{`array['a','with '' and "']::public.mood[]`, `[a,with ' and "]`}}},
 	{decl: "public.hstore", want: "string", values: [][2]string{{"'a=>1,b=>NULL'", `"a"=>"1", "b"=>NULL`}, {"NULL", "NULL"}}}, // PG-129
 	{decl: "public.ltree", want: "string", values: [][2]string{{"'top.a_b'", "top.a_b"}}},
 	{decl: "public.citext", want: "string", values: [][2]string{{"'CaSe'", "CaSe"}}},
@@ -136,8 +160,48 @@ func show(v *source.Vector, i int) string {
 	switch v.Type.Kind {
 	case source.Binary:
 		return hex.EncodeToString(v.At(i))
+	case source.List:
+		e := elements(v, i)
+		var out []string
+		for k := range e.Len() {
+			out = append(out, show(e, k))
+		}
+		return "[" + strings.Join(out, ",") + "]"
 	}
 	return string(v.At(i))
+}
+
+// elements is a list as a vector.
+func elements(v *source.Vector, i int) *source.Vector {
+	e := &source.Vector{Type: v.Type.Element()}
+	for list := v.At(i); len(list) > 0; {
+		b, valid, rest, ok := e.Type.NextElement(list)
+		if !ok {
+			panic("a broken list")
+		}
+		list = rest
+		if !valid {
+			e.AppendNull()
+			continue
+		}
+		switch e.Type.Store() {
+		case source.StoreBools:
+			e.AppendBool(b[0] != 0)
+		case source.StoreInts:
+			e.AppendInt(int32(binary.LittleEndian.Uint32(b)))
+		case source.StoreLongs:
+			e.AppendLong(int64(binary.LittleEndian.Uint64(b)))
+		case source.StoreWides:
+			e.AppendWide(source.Int128{Lo: binary.LittleEndian.Uint64(b), Hi: int64(binary.LittleEndian.Uint64(b[8:]))})
+		case source.StoreFloats:
+			e.AppendFloat(math.Float32frombits(binary.LittleEndian.Uint32(b)))
+		case source.StoreDoubles:
+			e.AppendDouble(math.Float64frombits(binary.LittleEndian.Uint64(b)))
+		default:
+			e.AppendBytes(b)
+		}
+	}
+	return e
 }
 
 var testPorts = map[string]int{"15": 25521, "17": 25522, "18": 25523}
