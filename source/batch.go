@@ -52,8 +52,8 @@ type Vector struct {
 	Wides   []Int128  // Decimal of 19 to 38 digits (unscaled)
 	Floats  []float32 // Float
 	Doubles []float64 // Double
-	Ends    []uint32  // String, Binary, UUID, FloatList: row i is Bytes[Ends[i-1]:Ends[i]]
-	Bytes   []byte    // FloatList: little-endian binary32 one after the other
+	Ends    []uint32  // String, Binary, UUID, FloatList, List: row i is Bytes[Ends[i-1]:Ends[i]]
+	Bytes   []byte    // FloatList: little-endian binary32 one after the other; List: see list.go
 
 	// Misfits counts values of this vector that the lake cannot hold and that
 	// therefore became NULL (a zero date, for example); Misfit describes the

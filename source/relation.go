@@ -21,9 +21,10 @@ const (
 	TimestampTZ      // microseconds since 1970-01-01T00:00:00Z
 	UUID             // 16 bytes
 	FloatList        // a list of binary32 (MySQL's VECTOR)
+	List             // a list of values of Elem, which may be NULL (PostgreSQL's arrays)
 )
 
-var kindNames = [...]string{"", "boolean", "int", "long", "float", "double", "decimal", "string", "binary", "date", "time", "timestamp", "timestamptz", "uuid", "list<float>"}
+var kindNames = [...]string{"", "boolean", "int", "long", "float", "double", "decimal", "string", "binary", "date", "time", "timestamp", "timestamptz", "uuid", "list<float>", "list"}
 
 func (k Kind) String() string {
 	if int(k) < len(kindNames) {
@@ -37,10 +38,27 @@ type Type struct {
 	Kind      Kind `json:"kind"`
 	Precision int  `json:"precision,omitempty"` // Decimal: digits in all
 	Scale     int  `json:"scale,omitempty"`     // Decimal: digits after the point
+	// Elem is the kind of a List's elements, which are no lists; of decimals
+	// Precision and Scale are theirs.
+	Elem Kind `json:"elem,omitempty"`
+}
+
+// IsList reports whether values are lists.
+func (t Type) IsList() bool { return t.Kind == List || t.Kind == FloatList }
+
+// Element is the type of a List's elements.
+func (t Type) Element() Type { return Type{Kind: t.Elem, Precision: t.Precision, Scale: t.Scale} }
+
+// ListOf is the type of lists of t.
+func ListOf(t Type) Type {
+	return Type{Kind: List, Elem: t.Kind, Precision: t.Precision, Scale: t.Scale}
 }
 
 func (t Type) String() string {
-	if t.Kind == Decimal {
+	switch t.Kind {
+	case List:
+		return "list<" + t.Element().String() + ">"
+	case Decimal:
 		return fmt.Sprintf("decimal(%d,%d)", t.Precision, t.Scale)
 	}
 	return t.Kind.String()
