@@ -32,6 +32,9 @@ type Options struct {
 	// Append says whether a relation is written in append mode, where it needs
 	// no key. nil: none is.
 	Append func(ns, name string) bool
+	// Partitioned names the columns by which the table of a relation is
+	// partitioned. Those outside of the key must come with old rows. nil: none.
+	Partitioned func(ns, name string) []string
 	// Resume is where to go on; nil begins as Startup says.
 	Resume  *Resume
 	Startup config.Startup

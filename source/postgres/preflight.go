@@ -294,6 +294,26 @@ func publicationFits(ctx context.Context, p *problems, o *Options, c *conn, f fa
 	return nil
 }
 
+// lacksOldRows says why changes of a relation can't be applied to its table, and
+// the way out: a row that leaves a partition is deleted there, so the server must
+// tell what the partition was.
+func (o *Options) lacksOldRows(sh *shape, t tableInfo) (why, fix string) {
+	if o.Partitioned == nil || t.identity == 'f' || o.Append != nil && o.Append(t.schema, t.name) {
+		return "", ""
+	}
+	key := map[string]bool{}
+	for _, k := range sh.Rel.Key {
+		key[sh.Rel.Columns[k].Name] = true
+	}
+	for _, c := range o.Partitioned(t.schema, t.name) {
+		if !key[c] {
+			return fmt.Sprintf("is partitioned by %s, which is not part of its key and does not come with deletes and updates", c),
+				"run: ALTER TABLE " + t.qualified() + " REPLICA IDENTITY FULL"
+		}
+	}
+	return "", ""
+}
+
 func joinFull(tables []tableInfo) string {
 	var names []string
 	for _, t := range tables {
@@ -341,6 +361,9 @@ func Check(ctx context.Context, o Options) (*Report, error) {
 		case sh != nil && sh.Refuse != "":
 			p.fail(t.full(), "", "%s", sh.Refuse)
 		case sh != nil:
+			if why, fix := o.lacksOldRows(sh, t); why != "" {
+				p.fail(t.full(), fix, "%s", why)
+			}
 			r.Relations = append(r.Relations, sh.Rel)
 		}
 	}

@@ -135,6 +135,9 @@ func (c *cut) open(ctx context.Context, o *Options, side *conn, snapshot string)
 		if err := sh.problem(); err != nil {
 			return err
 		}
+		if why, fix := o.lacksOldRows(sh, t); why != "" {
+			return fmt.Errorf("%w: %s: %s; %s", source.ErrCannotServe, t.full(), why, fix)
+		}
 		c.shapes.set(sh)
 		c.tables = append(c.tables, t)
 	}

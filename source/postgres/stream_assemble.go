@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -57,7 +58,7 @@ type assembler struct {
 type layout struct {
 	shape *shape
 	dec   *tupleDecoder
-	late  *relationMessage // not looked at yet
+	late  []byte // a description that is not looked at before a row needs it
 }
 
 type transaction struct {
@@ -252,7 +253,7 @@ func (a *assembler) commit(body []byte) (*source.Event, error) {
 // look looks through what is there of the transaction for changes of shape, and
 // hands them out as a group of their own before it.
 func (a *assembler) look(ctx context.Context) error {
-	found, err := a.ahead(ctx)
+	found, used, err := a.ahead(ctx)
 	if err != nil {
 		return err
 	}
@@ -260,22 +261,23 @@ func (a *assembler) look(ctx context.Context) error {
 	if len(found) == 0 {
 		return nil
 	}
-	return a.changed(ctx, found, func(l *layout) { a.scanned = append(a.scanned, l) })
+	return a.changed(ctx, found, func(oid uint32) bool { return used[oid] }, func(l *layout) { a.scanned = append(a.scanned, l) })
 }
 
 // ahead takes slabs until the transaction is there to its end, or half of the
-// memory is used, and returns its relation messages.
-func (a *assembler) ahead(ctx context.Context) ([][]byte, error) {
-	var found [][]byte
+// memory is used, and returns its relation messages, and which relations have rows.
+func (a *assembler) ahead(ctx context.Context) (found [][]byte, used map[uint32]bool, err error) {
+	used = map[uint32]bool{}
+	var last uint32
 	held := 0
 	for i := 0; ; i++ {
 		if i == len(a.slabs) {
 			if int64(held) >= a.o.Memory/2 {
-				return found, nil
+				return found, used, nil
 			}
 			s, err := a.q.ahead(ctx)
 			if s == nil || err != nil {
-				return found, err
+				return found, used, err
 			}
 			a.slabs = append(a.slabs, s)
 		}
@@ -287,12 +289,20 @@ func (a *assembler) ahead(ctx context.Context) ([][]byte, error) {
 				break
 			}
 			at += 4 + len(rec)
-			switch {
-			case rec[0] != tagMessage:
-			case rec[1] == 'C':
-				return found, nil
-			case rec[1] == 'R':
+			if rec[0] != tagMessage {
+				continue
+			}
+			switch rec[1] {
+			case 'C':
+				return found, used, nil
+			case 'R':
 				found = append(found, rec[2:])
+			case 'I', 'U', 'D':
+				if len(rec) >= 6 {
+					if oid := binary.BigEndian.Uint32(rec[2:]); oid != last || len(used) == 0 {
+						used[oid], last = true, oid
+					}
+				}
 			}
 		}
 	}
@@ -309,15 +319,19 @@ func (a *assembler) described(ctx context.Context, body []byte) error {
 		a.layouts[m.OID] = a.scanned[0]
 		a.scanned = a.scanned[1:]
 		return nil
-	case a.tx != nil && a.tx.skipped:
-		a.layouts[m.OID] = &layout{late: m}
+	case a.tx != nil && a.tx.skipped, a.shapes.get(m.OID) == nil:
+		a.layouts[m.OID] = &layout{late: bytes.Clone(body)}
 		return nil
 	}
-	return a.changed(ctx, [][]byte{body}, func(l *layout) { a.layouts[m.OID] = l })
+	return a.changed(ctx, [][]byte{body}, all, func(l *layout) { a.layouts[m.OID] = l })
 }
 
-// changed resolves descriptions of relations and hands out what they change.
-func (a *assembler) changed(ctx context.Context, found [][]byte, take func(*layout)) error {
+func all(uint32) bool { return true }
+
+// changed resolves descriptions of relations and hands out what they change. One
+// of a relation that is not known and has no rows is kept for later: a partition
+// is described even if its rows come as those of its root.
+func (a *assembler) changed(ctx context.Context, found [][]byte, used func(oid uint32) bool, take func(*layout)) error {
 	shapes, known := a.shapes, false
 	if a.before != nil && a.tx != nil && a.tx.final == a.beforeFinal {
 		shapes, known = a.before, true
@@ -331,6 +345,10 @@ func (a *assembler) changed(ctx context.Context, found [][]byte, take func(*layo
 		m, err := parseRelation(body)
 		if err != nil {
 			return a.broken("read the description of a relation: %w", err)
+		}
+		if shapes.get(m.OID) == nil && !used(m.OID) {
+			take(&layout{late: bytes.Clone(body)})
+			continue
 		}
 		l, changes, err := a.resolve(ctx, shapes, m)
 		if err != nil {
@@ -414,10 +432,7 @@ func (a *assembler) layout(ctx context.Context, oid uint32) (*layout, error) {
 	if l == nil || l.late == nil {
 		return l, nil
 	}
-	l, changes, err := a.resolve(ctx, a.shapes, l.late)
-	if err == nil && len(changes) > 0 {
-		err = fmt.Errorf("%w: the shape of %s changed in what was read before", source.ErrRestart, l.shape.Rel.FullName())
-	}
+	err := a.changed(ctx, [][]byte{l.late}, all, func(now *layout) { l = now })
 	if err != nil {
 		return nil, err
 	}
@@ -440,6 +455,10 @@ func (a *assembler) row(ctx context.Context, kind byte, body, rec []byte) (*sour
 	l, err := a.layout(ctx, m.oid)
 	if l == nil || err != nil {
 		return nil, err
+	}
+	if len(a.pending) > 0 { // the relation is new
+		a.unread(rec)
+		return nil, nil
 	}
 	if t.again > 0 {
 		t.again--
@@ -552,6 +571,9 @@ func (a *assembler) truncate(ctx context.Context, body []byte) error {
 		return nil
 	}
 	for _, oid := range oids {
+		if l := a.layouts[oid]; l != nil && l.late != nil && a.shapes.get(oid) == nil {
+			continue // new: it had no rows yet
+		}
 		l, err := a.layout(ctx, oid)
 		if err != nil {
 			return err

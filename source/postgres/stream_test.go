@@ -171,7 +171,11 @@ func open(t *testing.T, o postgres.Options) *mirror {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	return &mirror{t: t, s: s, tables: map[string]map[string][]string{}}
+	m := &mirror{t: t, s: s, tables: map[string]map[string][]string{}}
+	if o.Resume != nil {
+		m.at, m.state = o.Resume.Position, o.Resume.State
+	}
+	return m
 }
 
 func text(v *source.Vector, i int) string {
@@ -407,4 +411,8 @@ func cannotServe(t *testing.T, err error, says string) {
 	if !errors.Is(err, source.ErrCannotServe) || !strings.Contains(err.Error(), says) {
 		t.Errorf("the error is %v, want one that says %q", err, says)
 	}
+}
+
+func contextWithin(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
 }
