@@ -143,10 +143,28 @@ func postgresOptions(cfg *config.Config, log *slog.Logger, reg prometheus.Regist
 		Pipeline:    cfg.Pipeline,
 		Match:       cfg.Captures,
 		Append:      appendMode(cfg),
+		Partitioned: partitionColumns(cfg),
 		Startup:     cfg.Startup,
 		RetryBudget: cfg.RetryBudget.D(),
 		Log:         log,
 		Registerer:  reg,
+	}
+}
+
+// partitionColumns names the columns in the partition fields of a relation's
+// table, such as "bucket(16, id)".
+func partitionColumns(cfg *config.Config) func(namespace, name string) []string {
+	return func(namespace, name string) []string {
+		var out []string
+		for _, field := range cfg.TableFor(namespace, name).PartitionBy {
+			c := strings.TrimSpace(field)
+			if i := strings.IndexByte(c, '('); i > 0 && strings.HasSuffix(c, ")") {
+				c = c[i+1 : len(c)-1]
+				c = strings.TrimSpace(c[strings.IndexByte(c, ',')+1:])
+			}
+			out = append(out, c)
+		}
+		return out
 	}
 }
 
