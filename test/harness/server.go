@@ -184,6 +184,9 @@ func (s *Server) Wipe() {
 	}
 }
 
+// Dir is the server's folder; its data and logs lie below data.
+func (s *Server) Dir() string { return s.dir }
+
 // Client runs a program of the server's client package in its root, with its
 // socket and user set, and gives its resource usage.
 func (s *Server) Client(ctx context.Context, args ...string) (string, error) {
@@ -315,24 +318,37 @@ type S3 struct {
 	// Dir is where the bucket's objects lie as files.
 	Dir string
 
-	env []string
+	port int
+	dir  string // of the script; empty for its own choice
+	env  []string
 }
 
 // StartS3 starts the store for the test, wiped at its end.
-func StartS3(t T) *S3 {
+func StartS3(t T) *S3 { t.Helper(); return StartS3At(t, S3Port, "") }
+
+// StartS3At is StartS3 on a port and with its files below dir, which may be a
+// small file system; empty for the script's own choice.
+func StartS3At(t T, port int, dir string) *S3 {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context())
+	s := &S3{port: port, dir: dir}
 	run := func(verb string) string {
-		out, err := script(ctx, "servers/s3.sh", verb, "-p", strconv.Itoa(S3Port))
+		out, err := script(context.WithoutCancel(t.Context()), "servers/s3.sh", s.args(verb)...)
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
 		return out
 	}
-	run("wipe")
+	if dir == "" {
+		run("wipe")
+	}
 	out := run("start")
-	t.Cleanup(func() { run("wipe") })
-	s := &S3{}
+	t.Cleanup(func() {
+		if dir == "" {
+			run("wipe")
+		} else {
+			run("kill") // the folder is the caller's
+		}
+	})
 	for line := range strings.Lines(out) {
 		k, v, ok := strings.Cut(strings.TrimSpace(line), "=")
 		if !ok {
@@ -364,9 +380,17 @@ func (s *S3) Kill(t T) { t.Helper(); s.run(t, "kill") }
 // Start starts the store again.
 func (s *S3) Start(t T) { t.Helper(); s.run(t, "start") }
 
+func (s *S3) args(verb string) []string {
+	args := []string{verb, "-p", strconv.Itoa(s.port)}
+	if s.dir != "" {
+		args = append(args, "-d", s.dir)
+	}
+	return args
+}
+
 func (s *S3) run(t T, verb string) {
 	t.Helper()
-	if _, err := script(t.Context(), "servers/s3.sh", verb, "-p", strconv.Itoa(S3Port)); err != nil {
+	if _, err := script(t.Context(), "servers/s3.sh", s.args(verb)...); err != nil {
 		t.Fatalf("%v", err)
 	}
 }
