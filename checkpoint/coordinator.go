@@ -14,8 +14,11 @@ import (
 // Coordinator runs one pipeline: it reads, writes and takes checkpoints.
 type Coordinator struct {
 	Options
-	epoch    int64 // ours; 0 until claimed
-	streamed bool  // the source and the lake have worked once: wait for them without end
+	epoch int64 // ours; 0 until claimed
+	// eager: a checkpoint is cut at each commit, up to a change of shape that
+	// needs it.
+	eager    bool
+	streamed bool // the source and the lake have worked once: wait for them without end
 	// step is called before and after each step; an error ends the run as a
 	// crash at that point would. Only tests set it.
 	step func(when, what string) error
@@ -195,7 +198,7 @@ func (r *run) due() bool {
 	if r.open {
 		return false
 	}
-	if r.barrier {
+	if r.barrier || r.eager && r.dirty {
 		return true
 	}
 	if r.commit != nil || r.Now().Before(r.next) {
@@ -242,13 +245,7 @@ func (r *run) write(ctx context.Context, ev *source.Event) error {
 	case source.Rows, source.Truncate:
 		r.open, r.dirty = true, true
 	case source.Schema:
-		// The rows before a change of shape belong to the checkpoint before it.
-		if r.dirty {
-			if err := r.checkpoint(ctx); err != nil {
-				return err
-			}
-		}
-		if err := r.collect(ctx, true); err != nil {
+		if err := r.settle(ctx, ev); err != nil {
 			return err
 		}
 		if ev.Change != nil && ev.Change.Created {
@@ -266,6 +263,31 @@ func (r *run) write(ctx context.Context, ev *source.Event) error {
 		return fmt.Errorf("writing after %s: %w", r.position, err)
 	}
 	return nil
+}
+
+// settle makes the relation of a Schema event ready for its new shape: rows of the
+// old one belong to the checkpoint before it.
+func (r *run) settle(ctx context.Context, ev *source.Event) error {
+	if r.out.Pending(ev.Relation) {
+		switch {
+		case !r.open:
+			if err := r.checkpoint(ctx); err != nil {
+				return err
+			}
+		case !r.eager:
+			// No checkpoint can be cut inside of a transaction. Read again, and cut
+			// one at each commit up to here: then only rows of this transaction
+			// can be in the way.
+			r.eager = true
+			return fmt.Errorf("relation %s gets a new shape inside of a transaction after %s: %w", ev.Relation.FullName(), r.position, source.ErrRestart)
+		default:
+			return fmt.Errorf("relation %s gets a new shape after rows of it were changed in the same transaction, which follows %s; "+
+				"this version cannot apply both in one snapshot: copy the relation again into a new table under a new pipeline, and change shapes in transactions of their own: %w",
+				ev.Relation.FullName(), r.position, source.ErrCannotServe)
+		}
+	}
+	r.eager = false
+	return r.collect(ctx, true)
 }
 
 // mark moves the point at which a checkpoint may be cut.
@@ -286,6 +308,7 @@ func (r *run) mark(ev *source.Event) error {
 	for _, rel := range ev.Copied {
 		r.complete[rel.FullName()] = true
 	}
+	r.out.Completed(ev.Copied...)
 	r.barrier = r.barrier || ev.Barrier
 	if r.Observer.Read != nil {
 		r.Observer.Read(r.position, r.sourceTime)
