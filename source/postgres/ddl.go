@@ -3,6 +3,7 @@ package postgres
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/lakesyncd/lakesyncd/source"
@@ -79,6 +80,16 @@ func (s *shapes) created(msg *relationMessage, now *shape) (*shape, []*source.Ch
 	then := *now
 	then.Namespace, then.Name, then.Identity = msg.Namespace, msg.Name, string(msg.Identity)
 	then.Columns, then.Key = nil, nil
+	for _, c := range now.Columns {
+		if slices.ContainsFunc(msg.Columns, func(m relationColumn) bool { return m.Name == c.Name }) {
+			continue
+		}
+		then.Last = min(then.Last, c.Number-1)
+		// A file that is named after the table is its first one.
+		if now.Files != strconv.FormatUint(uint64(now.OID), 10) {
+			then.Files = ""
+		}
+	}
 	for _, m := range msg.Columns {
 		i := now.column(m.Name)
 		switch {
@@ -132,10 +143,7 @@ func (s *shape) compare(msg *relationMessage, now *shape) (*shape, error) {
 			if err != nil {
 				return nil, err
 			}
-			if slices.ContainsFunc(s.Columns, func(o shapeColumn) bool { return o.Number >= c.Number }) {
-				return nil, s.cannot("its column %s was renamed to %s", s.byNumber(c.Number), m.Name)
-			}
-			next.Columns = append(slices.Clip(next.Columns), c)
+			next.Columns, next.Last = append(slices.Clip(next.Columns), c), c.Number
 			continue
 		}
 		c := &s.Columns[i]
@@ -181,8 +189,8 @@ func (s *shape) compare(msg *relationMessage, now *shape) (*shape, error) {
 	}
 	// The file with the rows as of now is as good as that of then if there was no
 	// other change since.
-	if now != nil && now.Filenode != next.Filenode && now.sameColumns(&next) {
-		next.Filenode = now.Filenode
+	if now != nil && (now.Files != next.Files || now.Last != next.Last) && now.sameColumns(&next) {
+		next.Files, next.Last = now.Files, now.Last
 		changed = true
 	}
 	if !changed {
@@ -224,7 +232,7 @@ func (s *shape) byNumber(number int) string {
 			return s.Columns[i].Name
 		}
 	}
-	return "?"
+	return ""
 }
 
 // missing says what became of the columns that the log no longer has.
@@ -262,11 +270,20 @@ func (s *shape) added(m relationColumn, now *shape) (c shapeColumn, err error) {
 	if why := c.unserved(); why != "" {
 		return c, s.cannot("its column %s (%s) was added: %s", c.Name, c.Native, why)
 	}
-	// A constant default is kept in the catalog. Any other has rewritten the
-	// table, which gives it another file; partitioned tables have none to look at.
-	rewritten := now.Filenode == 0 || now.Filenode != s.Filenode
-	if c.hasMissing || rewritten && (c.hasDefault || c.NotNull) {
+	switch {
+	case c.Number > s.Last:
+	case s.byNumber(c.Number) != "":
+		return c, s.cannot("its column %s was renamed to %s", s.byNumber(c.Number), c.Name)
+	default:
+		return c, s.cannot("its column %s was a generated one, which was not written", c.Name)
+	}
+	// A constant default is kept in the catalog. Any other has rewritten the table,
+	// and whatever rewrites it makes constants vanish from the catalog.
+	if c.hasMissing {
 		return c, s.cannot("its column %s was added with a default, and the log does not tell what the rows from before hold in it", c.Name)
+	}
+	if now.Files == "" || now.Files != s.Files {
+		return c, s.cannot("its column %s was added and the table was rewritten, because the column has a default, or by VACUUM FULL, CLUSTER or TRUNCATE; the log does not tell what the rows from before hold in it", c.Name)
 	}
 	return c, nil
 }
@@ -282,7 +299,7 @@ func (s *shape) retyped(c *shapeColumn, m relationColumn, now *shape) error {
 		return s.cannot("the type of its column %s was changed from %s, and the column is gone by now", c.Name, c.Native)
 	}
 	n := &now.Columns[k]
-	if longer(c.Type, c.Typmod, m.Type, m.Typmod) && longer(m.Type, m.Typmod, n.Type, n.Typmod) && now.Filenode != 0 && now.Filenode == s.Filenode {
+	if longer(c.Type, c.Typmod, m.Type, m.Typmod) && longer(m.Type, m.Typmod, n.Type, n.Typmod) && now.Files != "" && now.Files == s.Files {
 		return nil
 	}
 	return s.cannot("the type of its column %s was changed from %s (now %s), and the log does not bring the rows from before again", c.Name, c.Native, n.Native)

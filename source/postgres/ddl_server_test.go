@@ -39,6 +39,9 @@ func rowText(v []source.Vector) string {
 	return strings.Join(out, " ")
 }
 
+// readNow among the statements reads the log before the next one.
+const readNow = "read"
+
 // follow runs statements on a fresh log and tells what comes of them. The shapes
 // are those after the statements in setup.
 func follow(t *testing.T, c *conn, setup string, statements ...string) history {
@@ -61,10 +64,6 @@ func followFrom(t *testing.T, c *conn, load func() *shapes, setup string, statem
 	logged(t, c)
 	known := load()
 	must(t, c, "SET search_path = public")
-	for _, s := range statements {
-		must(t, c, s)
-	}
-	must(t, c, "SET search_path = ''")
 	var h history
 	r := replay{shapes: known, catalog: func(oid uint32) (*shape, error) { return loadShape(context.Background(), c, oid) },
 		change: func(s *shape, ch *source.Change) {
@@ -87,7 +86,18 @@ func followFrom(t *testing.T, c *conn, load func() *shapes, setup string, statem
 			h.lines = append(h.lines, line)
 			return nil
 		}}
-	h.err = r.run(logged(t, c))
+	for _, s := range append(statements, readNow) {
+		if s != readNow {
+			must(t, c, s)
+			continue
+		}
+		must(t, c, "SET search_path = ''")
+		if h.err = r.run(logged(t, c)); h.err != nil {
+			return h
+		}
+		must(t, c, "SET search_path = public")
+	}
+	must(t, c, "SET search_path = ''")
 	return h
 }
 
@@ -186,9 +196,31 @@ func TestShapesAndOldRowsOfTheLog(t *testing.T) {
 				follow(t, c, f4+"; CREATE DOMAIN dd AS int DEFAULT 3", "ALTER TABLE f4 ADD d dd", "INSERT INTO f4 VALUES(2)").refused(t, "public.f4", "column d", "default")
 			})
 			run("a rewrite before does not forbid an added column", func(t *testing.T) {
-				follow(t, c, "CREATE TABLE f5(a int PRIMARY KEY); INSERT INTO f5 VALUES(1)", "VACUUM FULL f5", "INSERT INTO f5 VALUES(3)", "ALTER TABLE f5 ADD d int", "ALTER TABLE f5 ADD e int", "INSERT INTO f5 VALUES(2, 7)").
+				follow(t, c, "CREATE TABLE f5(a int PRIMARY KEY); INSERT INTO f5 VALUES(1)", "VACUUM FULL f5", "INSERT INTO f5 VALUES(3)", readNow, "ALTER TABLE f5 ADD d int", "ALTER TABLE f5 ADD e int", "INSERT INTO f5 VALUES(2, 7)").
 					want(t, "f5: 3", `ALTER TABLE "public"."f5" ADD COLUMN "d" integer, ADD COLUMN "e" integer`, "add d int after a", "add e int after d", "f5: 2 7 NULL")
 			})
+			run("a rewrite together with an added column does", func(t *testing.T) {
+				const f5 = "CREATE TABLE f5(a int PRIMARY KEY); INSERT INTO f5 VALUES(1)"
+				follow(t, c, f5, "ALTER TABLE f5 ADD d int DEFAULT 42", "ALTER TABLE f5 ALTER d DROP DEFAULT", "VACUUM FULL f5", "INSERT INTO f5 VALUES(2)").refused(t, "public.f5", "column d", "rewritten")
+			})
+			run("a column that was generated", func(t *testing.T) {
+				follow(t, c, "CREATE TABLE g2(a int PRIMARY KEY, g int GENERATED ALWAYS AS (a*2) STORED); INSERT INTO g2 VALUES(1)",
+					"ALTER TABLE g2 ALTER g DROP EXPRESSION", "INSERT INTO g2 VALUES(2, 3)").refused(t, "public.g2", "column g", "generated")
+			})
+			run("columns added to a partitioned table", func(t *testing.T) {
+				const pt = "CREATE TABLE pt(id int PRIMARY KEY) PARTITION BY LIST(id); CREATE TABLE pt_1 PARTITION OF pt DEFAULT; INSERT INTO pt VALUES(1)"
+				follow(t, c, pt, "ALTER TABLE pt ADD v int", "INSERT INTO pt VALUES(2,3)").want(t, `ALTER TABLE "public"."pt" ADD COLUMN "v" integer`, "add v int after id", "pt: 2 3")
+				follow(t, c, pt, "ALTER TABLE pt ADD v int DEFAULT 1", "INSERT INTO pt VALUES(2,3)").refused(t, "public.pt", "column v", "default")
+				follow(t, c, pt, "ALTER TABLE pt ADD v float DEFAULT random()", "INSERT INTO pt VALUES(2,3)").refused(t, "public.pt", "column v", "default")
+			})
+			if version == "18" {
+				run("generated columns that are published are left out all the same, PG-092", func(t *testing.T) {
+					must(t, c, "ALTER PUBLICATION pub SET (publish_generated_columns = stored)")
+					defer must(t, c, "ALTER PUBLICATION pub SET (publish_generated_columns = none)")
+					follow(t, c, "CREATE TABLE g(id int PRIMARY KEY, g int GENERATED ALWAYS AS (v*2) STORED, v int, w int GENERATED ALWAYS AS (v*3) VIRTUAL)",
+						"INSERT INTO g(id, v) VALUES(1,5)", "UPDATE g SET v=6").want(t, "g: 1 5", "g: [1 -] 1 6 key")
+				})
+			}
 			run("dropped and added again, PG-084", func(t *testing.T) {
 				const f2 = "CREATE TABLE f2(a int PRIMARY KEY, b text); INSERT INTO f2 VALUES(1,'o')"
 				follow(t, c, f2, "ALTER TABLE f2 DROP b", "ALTER TABLE f2 ADD b text", "INSERT INTO f2 VALUES(2,'n')").refused(t, "public.f2", "column b", "dropped")

@@ -20,9 +20,11 @@ type shape struct {
 	Key         []int         `json:"key,omitempty"` // indexes into Columns
 	Identity    string        `json:"identity"`      // replica identity: d default, n nothing, f full, i index
 	Partitioned bool          `json:"partitioned,omitempty"`
-	// Filenode names the file with the rows; a statement that rewrites the table
-	// changes it. 0: there is no such file.
-	Filenode uint32 `json:"filenode,omitempty"`
+	// Files names the files with the rows; a statement that rewrites the table
+	// changes it. "": not known.
+	Files string `json:"files,omitempty"`
+	// Last is the greatest number that a column has had.
+	Last int `json:"last"`
 	// Refuse says why the table cannot be served, and the way out.
 	Refuse string `json:"refuse,omitempty"`
 	// KeyNote says why there is no key.
@@ -47,8 +49,6 @@ type shapeColumn struct {
 	Native  string `json:"native"`
 	NotNull bool   `json:"not_null,omitempty"`
 
-	// Of columns that were added these tell what the older rows hold.
-	hasDefault bool // a default, an identity, a domain that may have one
 	hasMissing bool // older rows read as a constant that is not stored in them
 }
 
@@ -94,10 +94,13 @@ func (s *shape) finish(estimated int64) {
 func loadShape(ctx context.Context, q querier, oid uint32) (*shape, error) {
 	id := strconv.FormatUint(uint64(oid), 10)
 	r, err := q.query(ctx, `
-		SELECT n.nspname, c.relname, c.relkind, c.relreplident, coalesce(pg_catalog.pg_relation_filenode(c.oid), 0), c.reltuples::bigint,
+		SELECT n.nspname, c.relname, c.relkind, c.relreplident, CASE c.relkind WHEN 'p' THEN (SELECT md5(coalesce(string_agg(coalesce(pg_catalog.pg_relation_filenode(t.relid), 0)::text, ',' ORDER BY t.relid), ''))
+				FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf) ELSE pg_catalog.pg_relation_filenode(c.oid)::text END,
+			c.reltuples::bigint,
 			pg_catalog.current_setting('server_encoding'),
 			CASE c.relkind WHEN 'p' THEN coalesce((SELECT min(l.oid::regclass::text) FROM pg_catalog.pg_partition_tree(c.oid) t
-				JOIN pg_catalog.pg_class l ON l.oid = t.relid WHERE t.isleaf AND l.relkind = 'r' AND l.relreplident <> c.relreplident), '') ELSE '' END
+				JOIN pg_catalog.pg_class l ON l.oid = t.relid WHERE t.isleaf AND l.relkind = 'r' AND l.relreplident <> c.relreplident), '') ELSE '' END,
+			c.relnatts
 		FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.oid = $1::oid AND c.relkind IN ('r', 'p')`, id)
 	if err != nil {
@@ -108,7 +111,7 @@ func loadShape(ctx context.Context, q querier, oid uint32) (*shape, error) {
 	}
 	s := &shape{OID: oid, Namespace: r.text(0, 0), Name: r.text(0, 1), Partitioned: r.text(0, 2) == "p", Identity: r.text(0, 3), left: map[string]bool{}}
 	var n numbers
-	s.Filenode = uint32(n.parse(r.text(0, 4)))
+	s.Files, s.Last = r.text(0, 4), int(n.parse(r.text(0, 8)))
 	estimated := n.parse(r.text(0, 5))
 	if r.text(0, 6) == "SQL_ASCII" {
 		s.Refuse = "its database has the encoding SQL_ASCII, in which the server does not know what its text means; move it to a database with another encoding"
@@ -142,34 +145,35 @@ func (n *numbers) parse(s string) int64 {
 
 func (s *shape) loadColumns(ctx context.Context, q querier, id string, n *numbers) error {
 	r, err := q.query(ctx, `
-		WITH RECURSIVE chain(num, typ, mod, arrays, step, domains) AS (
-			SELECT a.attnum, a.atttypid, a.atttypmod, 0, 0, 0
+		WITH RECURSIVE chain(num, typ, mod, arrays, step) AS (
+			SELECT a.attnum, a.atttypid, a.atttypmod, 0, 0
 			FROM pg_catalog.pg_attribute a WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped
 			UNION ALL
 			SELECT c.num,
 				CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE e.oid END,
 				CASE WHEN t.typtype = 'd' THEN t.typtypmod ELSE c.mod END,
-				c.arrays + CASE WHEN t.typtype = 'd' THEN 0 ELSE 1 END, c.step + 1,
-				c.domains + CASE WHEN t.typtype = 'd' THEN 1 ELSE 0 END
+				c.arrays + CASE WHEN t.typtype = 'd' THEN 0 ELSE 1 END, c.step + 1
 			FROM chain c JOIN pg_catalog.pg_type t ON t.oid = c.typ
 				LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 			WHERE t.typtype = 'd' OR e.oid IS NOT NULL)
 		SELECT a.attname, a.attnum, a.atttypid, a.atttypmod, c.typ, c.mod, c.arrays, pg_catalog.format_type(a.atttypid, a.atttypmod),
-			a.attnotnull, a.atthasdef OR a.attidentity <> '' OR c.domains > 0, a.atthasmissing, a.attgenerated <> ''
+			a.attnotnull, a.attgenerated <> '',
+			a.atthasmissing OR EXISTS (SELECT FROM pg_catalog.pg_partition_tree(a.attrelid) t JOIN pg_catalog.pg_attribute l
+				ON l.attrelid = t.relid AND l.attname = a.attname AND l.attnum > 0 AND l.atthasmissing)
 		FROM pg_catalog.pg_attribute a JOIN LATERAL (SELECT * FROM chain c WHERE c.num = a.attnum ORDER BY c.step DESC LIMIT 1) c ON true
 		WHERE a.attrelid = $1::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`, id)
 	if err != nil {
 		return err
 	}
 	for i := range r {
-		if r.text(i, 11) == "t" {
+		if r.text(i, 9) == "t" {
 			s.left[r.text(i, 0)] = true
 			continue
 		}
 		c := shapeColumn{
 			Name: r.text(i, 0), Number: int(n.parse(r.text(i, 1))), Type: uint32(n.parse(r.text(i, 2))), Typmod: int32(n.parse(r.text(i, 3))),
 			Base: uint32(n.parse(r.text(i, 4))), BaseMod: int32(n.parse(r.text(i, 5))), Arrays: int(n.parse(r.text(i, 6))), Native: r.text(i, 7),
-			NotNull: r.text(i, 8) == "t", hasDefault: r.text(i, 9) == "t", hasMissing: r.text(i, 10) == "t",
+			NotNull: r.text(i, 8) == "t", hasMissing: r.text(i, 10) == "t",
 		}
 		if c.Base == oidMoney && s.Refuse == "" {
 			m, err := q.query(ctx, "SELECT pg_catalog.scale(1::pg_catalog.money::pg_catalog.numeric)")

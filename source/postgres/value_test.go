@@ -264,7 +264,7 @@ func TestLinesOfCopy(t *testing.T) {
 func TestSavedShapesComeBackAsTheyWere(t *testing.T) {
 	s := newShapes()
 	a := madeShape(shapeColumn{Base: oidInt4}, shapeColumn{Base: oidNumeric, BaseMod: numericMod(5, -2)}, shapeColumn{Base: oidText, Arrays: 1})
-	a.Filenode, a.Refuse = 7, ""
+	a.Files, a.Last = "7", 4
 	b := madeShape(shapeColumn{Base: oidUUID})
 	b.OID, b.Name, b.Key, b.KeyNote, b.Refuse = 4294967295, "a", nil, "it has none", "no"
 	b.finish(-1)
