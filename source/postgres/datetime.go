@@ -190,10 +190,11 @@ func (c *columnDecoder) timestamp(b []byte, v *source.Vector, zoned bool) error 
 	}
 	n := days(year, month, day)
 	// The server's last years are beyond 64 bits of microseconds since 1970.
-	const last = math.MaxInt64/dayMicros - 2
-	if n > last || n < -last {
+	const last = math.MaxInt64 / dayMicros
+	x := n * dayMicros
+	if n > last || n < -last || (x+t < x) != (t < 0) {
 		return c.misfit(v, "timestamp "+string(b))
 	}
-	v.AppendLong(n*dayMicros + t)
+	v.AppendLong(x + t)
 	return nil
 }

@@ -156,6 +156,18 @@ func TestDatesAgainstTheCalendar(t *testing.T) { // PG-114, PG-116
 	}
 }
 
+func TestTheLastTimestampThatFits(t *testing.T) { // PG-113
+	for text, want := range map[string]string{
+		"294247-01-10 04:00:54.775807": "9223372036854775807", "294247-01-10 04:00:54.775808": "misfit", "294247-01-11 00:00:00": "misfit", "294276-12-31 23:59:59.999999": "misfit",
+		"4714-11-24 00:00:00 BC": "-210866803200000000",
+	} {
+		v, err := decodeOne(shapeColumn{Base: oidTimestamp}, text)
+		if err != nil || show(v, 0) != want {
+			t.Errorf("%s is %v, %d misfits, want %s (%v)", text, v.Longs, v.Misfits, want, err)
+		}
+	}
+}
+
 func floorDiv(x, y int64) int64 {
 	q := x / y
 	if x%y < 0 {
