@@ -228,4 +228,3 @@ func apply(rows map[int]state, tx []change) {
 		}
 	}
 }
-

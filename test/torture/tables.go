@@ -127,7 +127,7 @@ func relations(rnd *rand.Rand) []*relation {
 			}}}, space: 300, duckdb: true},
 		{name: "moves", key: []keyColumn{intKey("id", "INT UNSIGNED", 0)}, space: 150,
 			entry: map[string]any{"partition_by": pick([]string{"region"}, []string{"u"})}},
-		{name: "days", key: []keyColumn{intKey("k1", "SMALLINT", -3), {"k2", "VARCHAR(20)", text("x", " ", "\\'")}}, space: 150,
+		{name: "days", key: []keyColumn{intKey("k1", "SMALLINT", -3), {"k2", "VARCHAR(20)", text("x", " y", "\\'")}}, space: 150,
 			entry: map[string]any{"partition_by": pick([]string{"year(day)", "bucket(2, k1)"}, []string{"bucket(3, u)"}, []string{"truncate(1, region)"})}},
 		{name: "upserts", key: []keyColumn{intKey("id", "BIGINT", -1)}, space: 150, duckdb: true, entry: map[string]any{"inserts": "upsert"}},
 		{name: "cleared", key: []keyColumn{{"id", "CHAR(12) CHARACTER SET latin1 COLLATE latin1_bin", func(n int) string { return fmt.Sprintf("'é%d'", n) }}},

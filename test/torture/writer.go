@@ -26,6 +26,9 @@ type workload struct {
 
 	gate sync.RWMutex // held for writing while nothing may be written
 	stop atomic.Bool
+	// copied: no copy will begin any more. One that meets a prepared transaction
+	// is refused, since no log would have its rows.
+	copied atomic.Bool
 	wg   sync.WaitGroup
 	err  atomic.Pointer[error]
 
@@ -224,7 +227,7 @@ func (s *session) step(id int) error {
 		return s.quiet("FLUSH BINARY LOGS")
 	case roll < 5:
 		return s.quiet(append(append([]string{"BEGIN"}, any().statements(rnd, tx)...), "ROLLBACK")...)
-	case roll < 8:
+	case roll < 8 && w.copied.Load():
 		return s.xa(tx, any(), any())
 	case roll < 10:
 		q = rels[slices.IndexFunc(rels, func(r *relation) bool { return r.name == "big" })].large(rnd, tx)
