@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -415,4 +418,139 @@ func TestWaitsForASlotThatIsInUse(t *testing.T) {
 	second.Config.Password, second.Config.Database = "postgres", "nowhere"
 	_, err = postgres.Open(t.Context(), second)
 	cannotServe(t, err, "nowhere")
+}
+
+func (s *server) script(t *testing.T, verb string) {
+	t.Helper()
+	args := append([]string{verb}, s.args[1:]...)
+	if out, err := exec.Command("../../test/servers/postgres.sh", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s the server: %v: %s", verb, err, out)
+	}
+}
+
+// PG-010: after a crash of the server its slot is back at an earlier place.
+func TestReadsNothingTwiceAfterACrashOfTheServer(t *testing.T) {
+	s := start(t, "17")
+	d := s.create(t, "CREATE TABLE a(id int PRIMARY KEY)")
+	o := d.options(t)
+	m := open(t, o)
+	m.copied()
+	for i := range 5 {
+		d.exec(t, fmt.Sprintf("INSERT INTO a VALUES (%d)", 50+i))
+		m.now(o)
+		if err := m.s.Ack(t.Context(), m.at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.script(t, "kill")
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	for {
+		ev, err := m.s.Next(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				t.Fatal(err)
+			}
+			break
+		}
+		m.apply(ev)
+	}
+	cancel()
+	s.script(t, "start")
+	d.root = connect(t, strings.TrimSuffix(s.dsn, "postgres")+d.name)
+	d.exec(t, "INSERT INTO a VALUES (100)")
+	m.now(o)
+	m.same(d, "a", "id") // apply says if a row comes twice
+}
+
+// PG-018: a connection over which nothing comes or goes does not keep Close.
+func TestClosesWhenTheNetworkSwallowsEverything(t *testing.T) {
+	s := start(t, "17")
+	d := s.create(t, "CREATE TABLE a(id int PRIMARY KEY, t text)", "INSERT INTO a SELECT g, repeat('x', 200) FROM generate_series(1, 50000) g")
+	hole := newHole(t, fmt.Sprintf("127.0.0.1:%d", s.port))
+	o := d.options(t)
+	o.Config.Port = hole.port
+	o.Memory = 1 << 20
+	closes := func(m *mirror) {
+		t.Helper()
+		hole.swallow(true)
+		began := time.Now()
+		m.s.Close()
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		hole.swallow(false)
+	}
+	m := open(t, o)
+	m.until("a row of the copy", func(ev *source.Event) bool { return ev.Kind == source.Rows })
+	closes(m)
+	m = open(t, o)
+	m.copied()
+	d.exec(t, "UPDATE a SET t = 'y'")
+	m.until("a row of the log", func(ev *source.Event) bool { return ev.Kind == source.Rows })
+	closes(m)
+}
+
+// hole is a proxy that can stop passing on what it gets.
+type hole struct {
+	port int
+	mu   sync.Mutex
+	stop chan struct{} // open: swallow
+}
+
+func newHole(t *testing.T, target string) *hole {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	h := &hole{port: l.Addr().(*net.TCPAddr).Port}
+	pass := func(dst, src net.Conn) {
+		defer dst.Close()
+		b := make([]byte, 32<<10)
+		for {
+			n, err := src.Read(b)
+			h.mu.Lock()
+			stop := h.stop
+			h.mu.Unlock()
+			if stop != nil {
+				<-stop
+			}
+			if n > 0 {
+				if _, err := dst.Write(b[:n]); err != nil {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}
+	// Ends when the listener is closed; its connections when either end is.
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", target)
+			if err != nil {
+				c.Close()
+				continue
+			}
+			go pass(s, c)
+			go pass(c, s)
+		}
+	}()
+	return h
+}
+
+func (h *hole) swallow(on bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if on {
+		h.stop = make(chan struct{})
+	} else if h.stop != nil {
+		close(h.stop)
+		h.stop = nil
+	}
 }

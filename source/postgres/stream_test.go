@@ -27,6 +27,7 @@ type server struct {
 	version string
 	port    int
 	dsn     string
+	args    []string // of the script
 }
 
 // database is a database of its own with a role of least rights.
@@ -55,14 +56,13 @@ func start(t *testing.T, version string, flags ...string) *server {
 		t.Fatalf("start the server: %v", err)
 	}
 	t.Cleanup(func() {
-		args[0] = "wipe"
-		_ = exec.Command("../../test/servers/postgres.sh", args[:7]...).Run()
+		_ = exec.Command("../../test/servers/postgres.sh", append([]string{"wipe"}, args[1:7]...)...).Run()
 	})
 	m := regexp.MustCompile(`POSTGRES_ROOT_DSN='([^']*)'`).FindSubmatch(out)
 	if m == nil {
 		t.Fatalf("the script says %q", out)
 	}
-	return &server{version: version, port: port, dsn: string(m[1])}
+	return &server{version: version, port: port, dsn: string(m[1]), args: args}
 }
 
 // create makes a database for one test.
