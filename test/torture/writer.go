@@ -29,8 +29,8 @@ type workload struct {
 	// copied: no copy will begin any more. One that meets a prepared transaction
 	// is refused, since no log would have its rows.
 	copied atomic.Bool
-	wg   sync.WaitGroup
-	err  atomic.Pointer[error]
+	wg     sync.WaitGroup
+	err    atomic.Pointer[error]
 
 	tx   atomic.Int64
 	done atomic.Int64 // transactions that the server confirmed
