@@ -237,15 +237,42 @@ func (s *Sink) openTable(ctx context.Context, r *route, known TableState, resume
 		if known.UUID != "" && resumed {
 			return nil, fmt.Errorf("relation %s: table %s is gone from the lake, the saved record has its rows: restore it, or copy everything again with a new checkpoint store", r.rel.FullName(), r.table)
 		}
-		return s.catalog.Create(ctx, r.table, table.Definition{Schema: r.schema, Spec: r.spec, Order: r.order, Properties: r.config.Properties})
+		return s.createTable(ctx, r)
 	}
 	if err != nil {
 		return nil, err
 	}
+	if s.unused(t, known) {
+		// A crash came between its creation and the first commit, and the relation
+		// may have another shape by now.
+		return s.createTable(ctx, r)
+	}
 	return t, s.checkTable(t, r, known, resumed)
 }
 
+func (s *Sink) createTable(ctx context.Context, r *route) (*table.Table, error) {
+	properties := maps.Clone(r.config.Properties)
+	if properties == nil {
+		properties = map[string]string{}
+	}
+	properties[table.CreatedByProperty] = s.config.Pipeline
+	t, err := s.catalog.Create(ctx, r.table, table.Definition{Schema: r.schema, Spec: r.spec, Order: r.order, Properties: properties})
+	if err != nil {
+		return nil, fmt.Errorf("relation %s: %w", r.rel.FullName(), err)
+	}
+	return t, nil
+}
+
+// unused: a table that an earlier start of this pipeline made, and that no record
+// and no commit knows of.
+func (s *Sink) unused(t *table.Table, known TableState) bool {
+	return known.UUID == "" && !known.Complete && t.Untouched(s.config.Pipeline)
+}
+
 func (s *Sink) checkTable(t *table.Table, r *route, known TableState, resumed bool) error {
+	if s.unused(t, known) {
+		return nil // it is made to fit
+	}
 	var errs []error
 	fail := func(err error) {
 		errs = append(errs, fmt.Errorf("relation %s, table %s: %w", r.rel.FullName(), r.table, err))

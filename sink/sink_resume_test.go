@@ -87,6 +87,21 @@ func TestAnEmptyTableThatFitsIsAdopted(t *testing.T) {
 	l.want("shop.t", "id=1 v=a")
 }
 
+// The source changes a relation between a crash in the first copy and the start
+// after it.
+func TestATableOfABrokenOffCopyFollowsTheRelation(t *testing.T) {
+	l := newLake(t, 1<<20)
+	l.prepare(shopRelation("t", "id", "id long", "v string"))
+	rel := shopRelation("t", "id", "id long", "w int", "v string")
+	if _, errs := l.sink.Plan(t.Context(), []*source.Relation{rel}); len(errs) > 0 {
+		t.Errorf("plan: %v", errs)
+	}
+	l.open(rel)
+	l.write(batch(rel, source.Read, row(1, 7, "a")))
+	l.checkpoint()
+	l.want("shop.t", "id=1 w=7 v=a")
+}
+
 func TestDeltasOfARecordAreCommittedBeforePrepare(t *testing.T) {
 	rel := shopRelation("t", "id", "id long", "v string")
 	l := newLake(t, 1<<20)

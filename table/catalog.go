@@ -227,7 +227,9 @@ func (c *Catalog) defaultProperties() map[string]string {
 
 // Create makes a table. If one of the same definition exists and has no
 // snapshot yet (a crash came between its creation and the first commit) it is
-// taken; any other is ErrUnfit.
+// taken. One of another definition is made anew if it is Untouched by the
+// pipeline that def names as its maker: the relation changed its shape while
+// nothing was committed. Any other is ErrUnfit.
 func (c *Catalog) Create(ctx context.Context, name string, def Definition) (*Table, error) {
 	location, err := c.locate(name)
 	if err != nil {
@@ -278,6 +280,15 @@ func (c *Catalog) Create(ctx context.Context, name string, def Definition) (*Tab
 		return nil, fmt.Errorf("create table %s: %w", name, err)
 	}
 	have := t.meta()
+	maker := def.Properties[CreatedByProperty]
+	same := have.CurrentSchema().Equals(meta.CurrentSchema()) && slices.Equal(have.CurrentSchema().IdentifierFieldIDs, meta.CurrentSchema().IdentifierFieldIDs) &&
+		sameSpec(have.PartitionSpec(), meta.PartitionSpec()) && have.SortOrder().Equals(meta.SortOrder())
+	if !same && maker != "" && t.Untouched(maker) {
+		if err := t.redefine(ctx, def.Schema, spec, order, properties); err != nil {
+			return nil, fmt.Errorf("create table %s: %w", name, err)
+		}
+		return t, nil
+	}
 	switch {
 	case have.CurrentSnapshot() != nil:
 		return nil, fmt.Errorf("create table %s: %w: it exists and has rows", name, ErrUnfit)
@@ -292,6 +303,49 @@ func (c *Catalog) Create(ctx context.Context, name string, def Definition) (*Tab
 		return nil, fmt.Errorf("create table %s: %w", name, err)
 	}
 	return t, nil
+}
+
+// Untouched: the pipeline made the table, and nobody committed to it since.
+func (t *Table) Untouched(pipeline string) bool {
+	meta := t.meta()
+	if meta.Properties()[CreatedByProperty] != pipeline || meta.LastSequenceNumber() != 0 || len(meta.Snapshots()) > 0 {
+		return false
+	}
+	for key := range meta.Properties() {
+		if strings.HasPrefix(key, markProperty) {
+			return false
+		}
+	}
+	return true
+}
+
+// redefine makes an untouched table anew, as its next version. It gets another
+// UUID, so that nothing which was written for the definition before can be
+// committed to it.
+func (t *Table) redefine(ctx context.Context, schema *iceberg.Schema, spec iceberg.PartitionSpec, order icetable.SortOrder, properties map[string]string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	version := t.state.Load().version + 1
+	properties[versionProperty] = strconv.Itoa(version)
+	meta, err := icetable.NewMetadata(schema, &spec, order, t.location, properties)
+	if err != nil {
+		return err
+	}
+	data, meta, err := encodeMetadata(meta, t.cat.now().UnixMilli())
+	if err != nil {
+		return err
+	}
+	err = swap(ctx, t.fs(), t.location, version, data, 0)
+	if errors.Is(err, errTaken) {
+		return fmt.Errorf("%w: %w", fileio.ErrUnavailable, err)
+	}
+	if err != nil {
+		return err
+	}
+	t.state.Store(&state{version: version, size: int64(len(data)), meta: meta, listed: true})
+	t.cat.metrics.describe(t.name, t.state.Load())
+	t.log.Info("table made anew: its definition changed before anything was committed to it", "uuid", t.UUID())
+	return t.settle(ctx)
 }
 
 func sameSpec(a, b iceberg.PartitionSpec) bool {

@@ -30,6 +30,9 @@ const (
 	versionProperty = "lakesync.metadata-version"
 	// EndedProperty is set when the relation was dropped at the source.
 	EndedProperty = "lakesync.ended"
+	// CreatedByProperty names the pipeline that made the table. As long as that
+	// pipeline committed nothing, the definition is its to change.
+	CreatedByProperty = "lakesync.created-by"
 )
 
 // maxPosition is the longest position, in bytes, that a summary or mark holds

@@ -166,6 +166,38 @@ func TestCreateIsIdempotentForTheSameDefinition(t *testing.T) {
 	}
 }
 
+// A crash can come between the creation of a table and the first commit, and the
+// relation can change its shape before the next start.
+func TestATableThatNothingWasCommittedToIsMadeAnew(t *testing.T) {
+	l := newLake(t)
+	ctx := context.Background()
+	mine := map[string]string{table.CreatedByProperty: "shop"}
+	more := iceberg.NewSchemaWithIdentifiers(0, []int{1}, append(plain.Fields(), iceberg.NestedField{ID: 3, Name: "more", Type: iceberg.PrimitiveTypes.Int32})...)
+	first, err := l.catalog().Create(ctx, "shop.orders", table.Definition{Schema: plain, Properties: mine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another pipeline's, or nobody's, stays as it is.
+	_, err = l.catalog().Create(ctx, "shop.orders", table.Definition{Schema: more})
+	is(t, err, table.ErrUnfit)
+	_, err = l.catalog().Create(ctx, "shop.orders", table.Definition{Schema: more, Properties: map[string]string{table.CreatedByProperty: "other"}})
+	is(t, err, table.ErrUnfit)
+	second, err := l.catalog().Create(ctx, "shop.orders", table.Definition{Schema: more, Properties: mine})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := l.load("shop.orders")
+	if n := len(tb.Schema().Fields()); n != 3 || hint(t, tb) != 2 || tb.MetadataVersion() != 2 || tb.UUID() == first.UUID() || tb.UUID() != second.UUID() {
+		t.Errorf("%d columns, hint %d, version %d, UUIDs %s, %s, %s", n, hint(t, tb), tb.MetadataVersion(), first.UUID(), second.UUID(), tb.UUID())
+	}
+	// What was written for the definition before goes nowhere.
+	_, err = first.Commit(ctx, delta(first, []table.File{l.data(first, row{1, "a"})}), mark(1))
+	is(t, err, table.ErrReplaced)
+	commit(t, tb, delta(tb, []table.File{l.data(tb, row{1, "a"})}), mark(1))
+	_, err = l.catalog().Create(ctx, "shop.orders", table.Definition{Schema: plain, Properties: mine})
+	is(t, err, table.ErrUnfit)
+}
+
 func TestCreateAfterALostReply(t *testing.T) {
 	l := newLake(t)
 	c := l.catalog()
