@@ -20,74 +20,94 @@ import (
 
 // A toxiproxy is a server of github.com/Shopify/toxiproxy and its proxies.
 type toxiproxy struct {
-	t   harness.T
-	api string
+	t       harness.T
+	port    int
+	api     string
+	client  http.Client
+	cmd     *exec.Cmd
+	proxies []map[string]any
 }
 
 func startToxiproxy(t harness.T, port int) *toxiproxy {
-	x := &toxiproxy{t: t, api: "http://127.0.0.1:" + strconv.Itoa(port)}
-	cmd := exec.Command(filepath.Join(harness.Root(), "test/servers/tool.sh"), "toxiproxy-server", "-port", strconv.Itoa(port))
-	cmd.Env = append(os.Environ(), "LOG_LEVEL=error")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("toxiproxy: %v", err)
-	}
-	t.Cleanup(func() {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
-		cmd.Wait()                                      //nolint:errcheck // killed above
-	})
-	if !harness.Poll(2*time.Minute, func() bool {
-		resp, err := http.Get(x.api + "/version")
-		if err == nil {
-			resp.Body.Close() //nolint:errcheck // nothing is read
-		}
-		return err == nil
-	}) {
-		t.Fatalf("toxiproxy does not answer")
-	}
+	x := &toxiproxy{t: t, port: port, api: "http://127.0.0.1:" + strconv.Itoa(port), client: http.Client{Timeout: 5 * time.Second}}
+	x.start()
+	t.Cleanup(x.stop)
 	return x
 }
 
-func (x *toxiproxy) call(method, path string, body any) {
+func (x *toxiproxy) start() {
+	x.cmd = exec.Command(filepath.Join(harness.Root(), "test/servers/tool.sh"), "toxiproxy-server", "-port", strconv.Itoa(x.port))
+	x.cmd.Env = append(os.Environ(), "LOG_LEVEL=error")
+	x.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := x.cmd.Start(); err != nil {
+		x.t.Fatalf("toxiproxy: %v", err)
+	}
+	if !harness.Poll(2*time.Minute, func() bool { return x.call("GET", "/version", nil) == nil }) {
+		x.t.Fatalf("toxiproxy does not answer")
+	}
+}
+
+func (x *toxiproxy) stop() {
+	syscall.Kill(-x.cmd.Process.Pid, syscall.SIGKILL) //nolint:errcheck // it may be gone
+	x.cmd.Wait()                                      //nolint:errcheck // killed above
+}
+
+func (x *toxiproxy) call(method, path string, body any) error {
 	b, err := json.Marshal(body)
 	if err != nil {
-		x.t.Fatalf("toxiproxy: %v", err)
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(x.t.Context()), 20*time.Second)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, method, x.api+path, bytes.NewReader(b))
+	req, err := http.NewRequestWithContext(context.WithoutCancel(x.t.Context()), method, x.api+path, bytes.NewReader(b))
 	if err != nil {
-		x.t.Fatalf("toxiproxy: %v", err)
+		return err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := x.client.Do(req)
 	if err != nil {
-		x.t.Fatalf("toxiproxy: %v", err)
+		return err
 	}
 	defer resp.Body.Close() //nolint:errcheck // read below
 	if resp.StatusCode >= 300 {
 		text, _ := io.ReadAll(resp.Body) //nolint:errcheck // the status says enough
-		x.t.Fatalf("toxiproxy: %s %s: %s: %s", method, path, resp.Status, text)
+		return fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return nil
+}
+
+func (x *toxiproxy) must(method, path string, body any) {
+	if err := x.call(method, path, body); err != nil {
+		x.t.Fatalf("toxiproxy: %s %s: %v", method, path, err)
 	}
 }
 
 // add makes a proxy that listens on a port.
 func (x *toxiproxy) add(name string, listen, upstream int) {
-	x.call("POST", "/proxies", map[string]any{"name": name, "listen": fmt.Sprintf("127.0.0.1:%d", listen),
-		"upstream": fmt.Sprintf("127.0.0.1:%d", upstream)})
+	p := map[string]any{"name": name, "listen": fmt.Sprintf("127.0.0.1:%d", listen), "upstream": fmt.Sprintf("127.0.0.1:%d", upstream)}
+	x.proxies = append(x.proxies, p)
+	x.must("POST", "/proxies", p)
 }
 
 // cut ends all connections and refuses new ones, until mended.
 func (x *toxiproxy) cut(name string) {
-	x.call("POST", "/proxies/"+name, map[string]any{"enabled": false})
+	x.must("POST", "/proxies/"+name, map[string]any{"enabled": false})
 }
 
 // toxic harms one direction: "upstream" hits requests, "downstream" replies.
 func (x *toxiproxy) toxic(name, kind, stream string, attributes map[string]any) {
-	x.call("POST", "/proxies/"+name+"/toxics", map[string]any{"name": kind + "-" + stream, "type": kind, "stream": stream, "attributes": attributes})
+	x.must("POST", "/proxies/"+name+"/toxics", map[string]any{"name": kind + "-" + stream, "type": kind, "stream": stream, "attributes": attributes})
 }
 
-// mend takes everything off all proxies.
-func (x *toxiproxy) mend() { x.call("POST", "/reset", nil) }
+// mend takes everything off all proxies. Toxiproxy can hang when it ends a stall;
+// then it is started anew, which cuts all connections.
+func (x *toxiproxy) mend() {
+	if x.call("POST", "/reset", nil) == nil {
+		return
+	}
+	x.stop()
+	x.start()
+	for _, p := range x.proxies {
+		x.must("POST", "/proxies", p)
+	}
+}
 
 // A disk is a file system of its own in memory, which can be made full.
 type disk struct {
