@@ -124,7 +124,7 @@ func (h history) refused(t *testing.T, words ...string) {
 }
 
 func TestShapesAndOldRowsOfTheLog(t *testing.T) {
-	for _, version := range []string{"15", "18"} {
+	for _, version := range []string{"13", "15", "18"} {
 		t.Run(version, func(t *testing.T) {
 			c := testConn(t, testServer(t, version))
 			must(t, c, "CREATE PUBLICATION pub FOR ALL TABLES WITH (publish_via_partition_root = true)")

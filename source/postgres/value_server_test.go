@@ -50,17 +50,19 @@ var typeCases = []typeCase{
 	{decl: "numeric(19,0)", want: "decimal(19,0)", values: [][2]string{{"9999999999999999999", "9999999999999999999"}, {"-9999999999999999999", "-9999999999999999999"}}},
 	{decl: "numeric(38,10)", want: "decimal(38,10)", values: [][2]string{{"9999999999999999999999999999.9999999999", "99999999999999999999999999999999999999e-10"},
 		{"-9999999999999999999999999999.9999999999", "-99999999999999999999999999999999999999e-10"}, {"-1", "-10000000000e-10"}, {"18446744073709551616", "184467440737095516160000000000e-10"}, {"'NaN'", "misfit"}}},
-	{decl: "numeric(3,-2)", want: "decimal(5,0)", values: [][2]string{{"12345", "12300"}, {"-99900", "-99900"}}},                                                                 // PG-109
-	{decl: "numeric(3,5)", want: "decimal(5,5)", values: [][2]string{{"0.00123", "123e-5"}, {"-0.00999", "-999e-5"}}},                                                            // PG-109
+	{decl: "numeric(3,-2)", min: 15, want: "decimal(5,0)", values: [][2]string{{"12345", "12300"}, {"-99900", "-99900"}}},                                                        // PG-109
+	{decl: "numeric(3,5)", min: 15, want: "decimal(5,5)", values: [][2]string{{"0.00123", "123e-5"}, {"-0.00999", "-999e-5"}}},                                                   // PG-109
 	{decl: "numeric(50,2)", want: "string", values: [][2]string{{"123456789012345678901234567890123456789012345678.99", "123456789012345678901234567890123456789012345678.99"}}}, // PG-108
 	{decl: "numeric", want: "string", values: [][2]string{{"12345678901234567890.123456789012345678901234567890", "12345678901234567890.123456789012345678901234567890"},
-		{"'-Infinity'", "-Infinity"}, {"'NaN'", "NaN"}, {"1.00", "1.00"}, {forty, forty}}},
+		{"'NaN'", "NaN"}, {"1.00", "1.00"}, {forty, forty}}},
+	{decl: "numeric", min: 14, want: "string", values: [][2]string{{"'-Infinity'", "-Infinity"}, {"'Infinity'", "Infinity"}}}, // PG-110
 	{decl: "money", want: "decimal(19,2)", values: [][2]string{{"'-92233720368547758.08'", "-9223372036854775808e-2"}, {"'92233720368547758.07'", "9223372036854775807e-2"},
 		{"'0.05'", "5e-2"}, {"'-0.50'", "-50e-2"}, {"'1234.56'", "123456e-2"}}}, // PG-121
 	{decl: "text", want: "string", values: [][2]string{{"''", ""}, {`E'a\tb\nc\\d\re\ff\bg'||chr(11)||'h'`, "a\tb\nc\\d\re\ff\bg\vh"}, {`'\N'`, `\N`}, {"'ключ 😀'", "ключ 😀"}, {"NULL", "NULL"}, {"'\\.'", "\\."}}},
 	{decl: "varchar(20)", want: "string", values: [][2]string{{"'x '", "x "}}},
-	{decl: "char(5)", want: "string", values: [][2]string{{"'ab'", "ab   "}}},                                        // PG-133
-	{decl: `"char"`, want: "string", values: [][2]string{{"'é'", `\303`}, {"'a'", "a"}, {"''", ""}}},                 // PG-133
+	{decl: "char(5)", want: "string", values: [][2]string{{"'ab'", "ab   "}}}, // PG-133
+	{decl: `"char"`, want: "string", values: [][2]string{{"'a'", "a"}, {"''", ""}}},
+	{decl: `"char"`, min: 15, want: "string", values: [][2]string{{"'é'", `\303`}}},                                  // PG-133
 	{decl: "name", want: "string", values: [][2]string{{"'some name'", "some name"}}},                                // PG-133
 	{decl: "bytea", want: "binary", values: [][2]string{{`'\x00ff5c41'`, "00ff5c41"}, {`''`, ""}, {"NULL", "NULL"}}}, // PG-122, PG-105
 	{decl: "date", want: "date", values: [][2]string{{"'2024-03-04'", "19786"}, {"'0044-03-15 BC'", "-735160"}, {"'0001-01-01'", "-719162"}, {"'0001-12-31 BC'", "-719163"},
@@ -91,7 +93,7 @@ var typeCases = []typeCase{
 	{decl: "int2vector", want: "string", values: [][2]string{{"'1 2'", "1 2"}}},
 	{decl: "regclass", want: "string", values: [][2]string{{"'pg_class'::regclass", "pg_class"}}},
 	{decl: "int4range", want: "string", values: [][2]string{{"'[1,4]'", "[1,5)"}, {"'empty'", "empty"}}}, // PG-130
-	{decl: "int4multirange", want: "string", values: [][2]string{{"'{[1,3),[7,9)}'", "{[1,3),[7,9)}"}, {"'{}'", "{}"}}},
+	{decl: "int4multirange", min: 14, want: "string", values: [][2]string{{"'{[1,3),[7,9)}'", "{[1,3),[7,9)}"}, {"'{}'", "{}"}}},
 	{decl: "tstzrange", want: "string", values: [][2]string{{"'[2024-01-01 00:00+00,infinity)'", `["2024-01-01 00:00:00+00",infinity)`}}},
 	{decl: "public.mood", want: "string", values: [][2]string{{"'a'", "a"}, {`'with '' and "'`, `with ' and "`}}},                       // PG-094
 	{decl: "public.mc", want: "string", values: [][2]string{{"row('USD',10.5)", "(USD,10.50)"}, {`row('a"b,\',NULL)`, `("a""b,\\",)`}}}, // PG-128
@@ -104,7 +106,7 @@ var typeCases = []typeCase{
 	{decl: "bool[]", want: "list<boolean>", values: [][2]string{{"'{t,f,NULL}'", "[true,false,NULL]"}}},
 	{decl: "numeric(8,3)[]", want: "list<decimal(8,3)>", values: [][2]string{{"'{1.5,NULL,-2}'", "[1500e-3,NULL,-2000e-3]"}, {"'{NaN,1}'", "[NULL,1000e-3]"}}},
 	{decl: "numeric(30,1)[]", want: "list<decimal(30,1)>", values: [][2]string{{"'{-12345678901234567890123456789.1}'", "[-123456789012345678901234567891e-1]"}}},
-	{decl: "numeric[]", want: "list<string>", values: [][2]string{{"'{1.50,Infinity}'", "[1.50,Infinity]"}}},
+	{decl: "numeric[]", want: "list<string>", values: [][2]string{{"'{1.50,NaN}'", "[1.50,NaN]"}}},
 	{decl: "public.da[]", want: "list<decimal(8,3)>", values: [][2]string{{"'{1.5,NULL}'", "[1500e-3,NULL]"}}}, // PG-112
 	{decl: "public.ints", want: "list<int>", values: [][2]string{{"'{1,2}'", "[1,2]"}}},
 	{decl: "timestamptz[]", want: "list<timestamptz>", values: [][2]string{{`'{"2023-05-18 03:52:45.573605+00",infinity}'`, "[1684381965573605,NULL]"}}},
@@ -204,7 +206,7 @@ func elements(v *source.Vector, i int) *source.Vector {
 	return e
 }
 
-var testPorts = map[string]int{"15": 25521, "17": 25522, "18": 25523}
+var testPorts = map[string]int{"13": 25524, "15": 25521, "17": 25522, "18": 25523}
 
 // testServer starts a server for the test.
 func testServer(t testing.TB, version string) *Options {
@@ -352,7 +354,7 @@ func (r *replay) run(messages [][]byte) error {
 // each other, byte for byte, and with what is right (PG-102, PG-105 and those named
 // in the list).
 func TestValuesAreEqualFromCopyAndLog(t *testing.T) {
-	for _, version := range []string{"15", "17", "18"} {
+	for _, version := range []string{"13", "15", "17", "18"} {
 		t.Run(version, func(t *testing.T) {
 			o := testServer(t, version)
 			c := testConn(t, o)
@@ -363,6 +365,9 @@ func TestValuesAreEqualFromCopyAndLog(t *testing.T) {
 			byOID := map[uint32]int{}
 			known := newShapes()
 			for i, tc := range typeCases {
+				if c.version < tc.min*10000 {
+					continue
+				}
 				table := fmt.Sprintf("public.v%d", i)
 				must(t, c, "CREATE TABLE "+table+"(id int PRIMARY KEY, v "+tc.decl+")")
 				for k, v := range tc.values {
