@@ -44,6 +44,16 @@ bench: build ## our costs beside those of mysqldump and mysqlbinlog, one JSON li
 	@test/prepare.sh bench
 	@go run ./test/bench
 
+N ?= 50
+SEED ?= 0
+SOURCE ?= mariadb
+WAREHOUSE ?= file
+
+.PHONY: torture
+torture: build ## N random faults (50) from SEED; SOURCE=mariadb or mysql, WAREHOUSE=file or s3
+	@test/prepare.sh test
+	@go run ./test/torture -n $(N) -seed $(SEED) -source $(SOURCE) -warehouse $(WAREHOUSE)
+
 .PHONY: vet
 vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
