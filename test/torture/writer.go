@@ -84,6 +84,9 @@ type session struct {
 	w   *workload
 	c   *sql.Conn
 	rnd *rand.Rand
+	// focus: the tables that it writes to for a while, so that checkpoints differ
+	// in their tables, and no table gets files at each.
+	focus []*relation
 }
 
 func (w *workload) write(id int, rnd *rand.Rand) error {
@@ -208,13 +211,15 @@ func (s *session) step(id int) error {
 	}
 	tx := w.tx.Add(1)
 	rels := w.relations()
-	any := func() *relation {
-		for {
+	if len(s.focus) == 0 || rnd.IntN(50) == 0 {
+		s.focus = nil
+		for len(s.focus) < 3 {
 			if r := rels[rnd.IntN(len(rels))]; r.space > 0 && r.name != "changes" {
-				return r
+				s.focus = append(s.focus, r)
 			}
 		}
 	}
+	any := func() *relation { return s.focus[rnd.IntN(len(s.focus))] }
 	var q []string
 	switch roll := rnd.IntN(100); {
 	case roll < 2: // not captured
