@@ -32,10 +32,20 @@ type savedState struct {
 	// Others are tables that were there when the copy was made and were not
 	// captured, so that one that a changed configuration takes in is noticed.
 	Others []uint32 `json:"others,omitempty"`
+	coverage
 	// Before is set between a change of shape and the end of the transaction that
 	// brought it: rows of that transaction may still come in the shapes of then.
 	Before *shapesBefore `json:"before,omitempty"`
 }
+
+// coverage says which relations the publication took in by itself when the copy
+// was made. Only of these are all rows in the log if they are created later.
+type coverage struct {
+	All     bool     `json:"all,omitempty"`
+	Schemas []string `json:"schemas,omitempty"`
+}
+
+func (c coverage) has(schema string) bool { return c.All || slices.Contains(c.Schemas, schema) }
 
 // shapesBefore are the shapes at the beginning of one transaction.
 type shapesBefore struct {

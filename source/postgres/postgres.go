@@ -49,6 +49,8 @@ type Options struct {
 	OnState func(waiting bool, reason string)
 	// OnProgress tells how far the initial snapshot is.
 	OnProgress func(Progress)
+
+	opening bool // this is no mere check
 }
 
 // Resume is what a saved record holds of the source.

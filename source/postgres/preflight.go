@@ -75,6 +75,7 @@ func (p *problems) err() error {
 type facts struct {
 	publication *publication
 	tables      []tableInfo
+	begun       bool // the slot is there: a copy was made, or was begun
 }
 
 // oldest is the first version that is served, as server_version_num.
@@ -89,7 +90,7 @@ func preflight(ctx context.Context, o *Options, c *conn) (facts, *problems, erro
 		p.fail("source.postgres", "use PostgreSQL 13 or later", "the server at %s is PostgreSQL %s", address(o.Config), c.release)
 		return f, p, nil
 	}
-	if err := settings(ctx, p, o, c); err != nil {
+	if err := settings(ctx, p, o, c, &f); err != nil {
 		return f, p, err
 	}
 	if err := replicationRight(ctx, p, o); err != nil {
@@ -107,7 +108,7 @@ func preflight(ctx context.Context, o *Options, c *conn) (facts, *problems, erro
 	return f, p, publicationFits(ctx, p, o, c, f)
 }
 
-func settings(ctx context.Context, p *problems, o *Options, c *conn) error {
+func settings(ctx context.Context, p *problems, o *Options, c *conn, f *facts) error {
 	r, err := c.query(ctx, `SELECT name, setting FROM pg_catalog.pg_settings`)
 	if err != nil {
 		return fmt.Errorf("read the server's settings: %w", err)
@@ -135,6 +136,7 @@ func settings(ctx context.Context, p *problems, o *Options, c *conn) error {
 	if err != nil {
 		return err
 	}
+	f.begun = s.exists && s.usable(o) == ""
 	if limit, err := strconv.Atoi(v["max_replication_slots"]); err == nil && !s.exists && slots >= limit {
 		p.fail("max_replication_slots", "raise it and restart the server, or drop a slot that nobody needs (pg_replication_slots)", "is %d, and all are in use", limit)
 	}
@@ -150,8 +152,6 @@ func settings(ctx context.Context, p *problems, o *Options, c *conn) error {
 	if s.exists {
 		if why := s.usable(o); why != "" {
 			p.fail("slot", "name another slot", "%s", why)
-		} else if o.Resume == nil && !s.active && !strings.HasPrefix(o.Config.Slot, namePrefix) {
-			p.fail("slot", fmt.Sprintf("if nobody else needs it, run: SELECT pg_drop_replication_slot(%s)", literal(o.Config.Slot)), "%s exists, but no record of this pipeline continues it", o.Config.Slot)
 		}
 		if s.status == "unreserved" {
 			p.warn("slot", "let the pipeline catch up", "%s is about to lose the log that it keeps", o.Config.Slot)
@@ -215,6 +215,9 @@ func tablesFit(p *problems, o *Options, c *conn, f facts) {
 		case t.filtered:
 			p.fail(t.full(), fmt.Sprintf("run: ALTER ROLE %s BYPASSRLS", ident(o.Config.User)), "has row level security, which hides rows from %s", o.Config.User)
 		}
+		if t.partitioned {
+			p.warn(t.full(), "", "is partitioned: TRUNCATE of one partition, ATTACH and DETACH are in no log, so the table does not follow them")
+		}
 		if t.identity == 'f' && t.generated && c.version >= 180000 {
 			p.fail(t.full(), leaveOut+", or run: ALTER TABLE "+t.qualified()+" REPLICA IDENTITY DEFAULT", "has REPLICA IDENTITY FULL and a generated column: published like that, the server would refuse its UPDATE and DELETE")
 		}
@@ -256,6 +259,13 @@ func publicationFits(ctx context.Context, p *problems, o *Options, c *conn, f fa
 	}
 	missing := missingFrom(pub, f.tables)
 	if pub.exists && len(missing) == 0 {
+		return nil
+	}
+	if pub.exists && f.begun && !o.opening {
+		// A start without a record adds them, or asks for that.
+		for _, t := range missing {
+			p.warn(t.full(), "leave it out, or capture it by a pipeline of another name", "is not in the publication %s; if it was created after the pipeline began it is not captured", name)
+		}
 		return nil
 	}
 	statement := createPublication(name, f.tables)

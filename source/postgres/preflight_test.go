@@ -293,3 +293,51 @@ func TestClosesWhileItWaitsForASlot(t *testing.T) {
 	m.same(d, "a", "id")
 	var _ source.Source = m.s
 }
+
+// PG-069, PG-070: a relation that comes into the publication later has rows that
+// nobody copied, unless the publication took it in from its beginning.
+func TestRefusesARelationThatIsPublishedLate(t *testing.T) {
+	d := start(t, "17").create(t, "CREATE TABLE a(id int PRIMARY KEY)")
+	d.drop(t)
+	o := d.options(t)
+	m := open(t, o)
+	m.copied()
+	d.exec(t, "CREATE TABLE e3(id int PRIMARY KEY)", "INSERT INTO e3 SELECT generate_series(1, 1000)", "INSERT INTO a VALUES (1)")
+	m.now(o)
+	says(t, "not published", problems(t, o), "warning public.e3: is not in the publication")
+	d.exec(t, "ALTER PUBLICATION lakesync_test ADD TABLE e3", "INSERT INTO e3 VALUES (1001)")
+	ctx, cancel := contextWithin(t, 30*time.Second)
+	defer cancel()
+	for {
+		ev, err := m.s.Next(ctx)
+		if err != nil {
+			cannotServe(t, err, "public.e3 came into the publication after the pipeline began")
+			break
+		}
+		m.apply(ev)
+	}
+	o.Match = func(_, name string) bool { return name == "a" }
+	d.exec(t, "INSERT INTO a VALUES (2)")
+	again := open(t, resume(m, o))
+	again.now(o)
+	if again.tables["e3"] != nil || again.tables["a"]["2"] == nil {
+		t.Errorf("after the relation was left out, the rows are %v", again.tables)
+	}
+}
+
+// A publication of a schema takes in what is created in it.
+func TestTakesInRelationsOfAPublishedSchema(t *testing.T) {
+	d := start(t, "18").create(t, "CREATE TABLE a(id int PRIMARY KEY)", "CREATE PUBLICATION lakesync_test FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)")
+	d.drop(t)
+	o := d.options(t)
+	m := open(t, o)
+	m.copied()
+	d.exec(t, "CREATE TABLE b(id int PRIMARY KEY)", "BEGIN; INSERT INTO a VALUES (1); INSERT INTO b VALUES (1); COMMIT", "INSERT INTO b VALUES (2)")
+	m.now(o)
+	m.same(d, "b", "id")
+	m.s.Close()
+	d.exec(t, "CREATE TABLE c(id int PRIMARY KEY)", "INSERT INTO c VALUES (3)")
+	again := open(t, resume(m, o))
+	again.now(o)
+	again.same(d, "c", "id")
+}

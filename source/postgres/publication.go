@@ -91,6 +91,7 @@ type publication struct {
 	viaRoot                           bool
 	generated                         bool              // publishes generated columns
 	tables                            map[string]string // published, by full name: "", or what is odd about it
+	schemas                           []string          // published with all their tables, also later ones
 }
 
 func (p *publication) whole() bool { return p.insert && p.update && p.delete_ && p.truncate }
@@ -112,6 +113,16 @@ func readPublication(ctx context.Context, q querier, version int, name string) (
 	t := func(j int) bool { return strings.HasPrefix(r.text(0, j), "t") }
 	p.exists, p.owned, p.all, p.insert, p.update, p.delete_, p.truncate, p.viaRoot = true, t(0), t(1), t(2), t(3), t(4), t(5), t(6)
 	p.generated = r.text(0, 7) != "" && r.text(0, 7) != "n"
+	if version >= 150000 {
+		r, err := q.query(ctx, `SELECT n.nspname FROM pg_catalog.pg_publication_namespace pn JOIN pg_catalog.pg_publication p ON p.oid = pn.pnpubid
+			JOIN pg_catalog.pg_namespace n ON n.oid = pn.pnnspid WHERE p.pubname = $1 ORDER BY n.nspname COLLATE "C"`, name)
+		if err != nil {
+			return nil, fmt.Errorf("list the schemas of the publication: %w", err)
+		}
+		for i := range r {
+			p.schemas = append(p.schemas, r.text(i, 0))
+		}
+	}
 	list := "SELECT schemaname, tablename, '' FROM pg_catalog.pg_publication_tables WHERE pubname = $1"
 	if version >= 150000 {
 		list = `SELECT t.schemaname, t.tablename,

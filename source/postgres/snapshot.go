@@ -23,6 +23,7 @@ type cut struct {
 	tables  []tableInfo
 	others  []uint32
 	viaRoot bool
+	coverage
 }
 
 var errAgain = errors.New("a table was created, altered or dropped meanwhile")
@@ -145,6 +146,7 @@ func (c *cut) open(ctx context.Context, o *Options, side *conn, snapshot string)
 	if err != nil {
 		return err
 	}
+	c.coverage = coverage{p.all, p.schemas}
 	if missing := missingFrom(p, c.tables); len(missing) > 0 {
 		return fmt.Errorf("%s is not in the publication: %w", joinFull(missing), errAgain)
 	}

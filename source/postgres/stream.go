@@ -25,6 +25,7 @@ type Stream struct {
 	id       identity
 	viaRoot  bool
 	others   []uint32
+	covers   coverage
 	acked    lsn // everything up to here is saved and committed
 	patience time.Duration
 	stalled  lsn // where a silent server was last waited for in vain
@@ -57,6 +58,7 @@ const patience = time.Minute
 // whatever waiting does not mend is source.ErrCannotServe.
 func Open(ctx context.Context, o Options) (*Stream, error) {
 	o.defaults()
+	o.opening = true
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)
@@ -161,8 +163,9 @@ func (s *Stream) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.cut, s.id, s.viaRoot, s.others = cut, cut.id, viaRoot, cut.others
+	s.cut, s.id, s.viaRoot, s.others, s.covers = cut, cut.id, viaRoot, cut.others, cut.coverage
 	s.as = newAssembler(s.o, cut.shapes, cut.at)
+	s.as.covers = s.covers
 	s.as.catalog = s.loadNow
 	s.as.exclude(s.others)
 	s.learn()
@@ -195,7 +198,7 @@ func (s *Stream) resumeAt(ctx context.Context, side *conn) error {
 		}
 	}
 	shapes := newShapes()
-	s.id, s.viaRoot, s.others = saved.identity, saved.ViaRoot, saved.Others
+	s.id, s.viaRoot, s.others, s.covers = saved.identity, saved.ViaRoot, saved.Others, saved.coverage
 	for _, sh := range all.all() {
 		if s.o.Match(sh.Rel.Namespace, sh.Rel.Name) {
 			shapes.set(sh)
@@ -204,6 +207,7 @@ func (s *Stream) resumeAt(ctx context.Context, side *conn) error {
 		}
 	}
 	s.as = newAssembler(s.o, shapes, at)
+	s.as.covers = s.covers
 	// What is left out now must not come back with a hole.
 	s.as.dirty = len(s.others) != len(saved.Others)
 	s.as.catalog = s.loadNow
@@ -306,7 +310,7 @@ func (s *Stream) encodeState() ([]byte, error) {
 	}
 	v := savedState{
 		Format: 1, identity: s.id, Database: s.o.Config.Database, Slot: s.o.Config.Slot, Publication: s.o.Config.Publication,
-		ViaRoot: s.viaRoot, Shapes: text, Others: s.others,
+		ViaRoot: s.viaRoot, Shapes: text, Others: s.others, coverage: s.covers,
 	}
 	if s.as.before != nil {
 		v.Before = &shapesBefore{Final: s.as.beforeFinal.String(), Shapes: s.as.beforeText}

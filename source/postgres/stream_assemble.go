@@ -24,6 +24,7 @@ type assembler struct {
 	o       *Options
 	shapes  *shapes
 	others  map[uint32]bool
+	covers  coverage
 	catalog func(ctx context.Context, oid uint32) (*shape, error)
 	dirty   bool // the state differs from what was handed out last
 
@@ -394,6 +395,9 @@ func (a *assembler) resolve(ctx context.Context, shapes *shapes, m *relationMess
 			return nil, nil, a.broken("the relation %s was not captured when the pipeline began and has not been copied: leave it out (\"!%s\" in relations);", full, full)
 		}
 	}
+	if shapes.get(m.OID) == nil && !a.covers.has(m.Namespace) {
+		return nil, nil, a.broken("the relation %s came into the publication after the pipeline began, so its earlier rows are missing: leave it out (\"!%s\" in relations), or capture it by a pipeline of another name;", full, full)
+	}
 	sh, changes, err := shapes.relation(m, func() (*shape, error) {
 		// A change of shape is rare, and half of one can't be taken back.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
@@ -508,54 +512,6 @@ func (a *assembler) flush() *source.Event {
 	}
 	a.ev = source.Event{Kind: source.Rows, Batch: b}
 	return &a.ev
-}
-
-// widen makes rows that came in an earlier shape rows of the present one, which
-// has the same columns and more; those hold NULL.
-func (a *assembler) widen(to *source.Relation) {
-	from := a.batch.Relation
-	before, after := a.wide.Before, a.wide.After
-	a.wide = a.batch
-	a.wide.Relation = to
-	old, rows := a.batch.Rows, a.batch.Rows
-	if a.batch.KeyOnly || a.batch.Op == source.Insert {
-		old = 0
-	}
-	if a.batch.Op == source.Delete {
-		rows = 0
-	}
-	a.wide.Before = widened(before, a.batch.Before, from, to, old)
-	a.wide.After = widened(after, a.batch.After, from, to, rows)
-}
-
-// widened are vectors with the columns of another shape. Those that have lacks get
-// so many rows.
-func widened(dst, have []source.Vector, from, to *source.Relation, rows int) []source.Vector {
-	if len(have) == 0 {
-		return have
-	}
-	for len(dst) < len(to.Columns) {
-		dst = append(dst, source.Vector{})
-	}
-	dst = dst[:len(to.Columns)]
-	for i, c := range to.Columns {
-		at := -1
-		for j := range from.Columns {
-			if from.Columns[j].Name == c.Name {
-				at = j
-			}
-		}
-		if at >= 0 {
-			dst[i] = have[at]
-			continue
-		}
-		dst[i] = source.Vector{}
-		dst[i].Reset(c.Type)
-		for range rows {
-			dst[i].AppendNull()
-		}
-	}
-	return dst
 }
 
 func (a *assembler) truncate(ctx context.Context, body []byte) error {
