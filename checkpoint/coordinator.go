@@ -172,7 +172,7 @@ func (r *run) loop(ctx context.Context) error {
 		}
 		ev, err := r.event(ctx)
 		if err != nil {
-			return err
+			return r.keep(ctx, err)
 		}
 		if ev == nil {
 			continue // a deadline, the end of ctx or of a commit: look again
@@ -415,10 +415,32 @@ func (r *run) save(ctx context.Context, rec *Record) error {
 	return r.step("after", "save")
 }
 
+// keep saves what is complete before the source stops the pipeline for good: the
+// changes before a statement that can't be followed belong to the lake, and the
+// next start would stop at the same place before it had read them.
+func (r *run) keep(ctx context.Context, cause error) error {
+	if r.open || !r.dirty || classify(cause) != stop {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
+	defer cancel()
+	err := r.checkpoint(ctx)
+	if err == nil {
+		err = r.collect(ctx, true)
+	}
+	if err != nil {
+		r.Log.Warn("the changes before the stop are not in the lake yet", "position", r.position, "err", err)
+	}
+	return cause
+}
+
+// lastTime is how long the last checkpoint of a process may take.
+const lastTime = 25 * time.Second
+
 // finish takes the last checkpoint after ctx has ended. A transaction that is
 // still open is given a moment to end; otherwise it is read again next time.
 func (r *run) finish(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 25*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastTime)
 	defer cancel()
 	if r.open && !r.copying {
 		wait, done := context.WithTimeout(ctx, 5*time.Second)

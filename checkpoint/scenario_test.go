@@ -205,7 +205,10 @@ func (w *world) write(text string, copied bool) error {
 			if len(f) == 0 || f[0] == "-" {
 				continue
 			}
-			rel, args := f[1], f[2:]
+			rel, args := "", []string(nil)
+			if len(f) > 1 {
+				rel, args = f[1], f[2:]
+			}
 			switch f[0] {
 			case "insert":
 				op := source.Insert
@@ -220,6 +223,8 @@ func (w *world) write(text string, copied bool) error {
 				t.events = append(t.events, w.db.row(rel, source.Delete, args, nil))
 			case "truncate":
 				t.events = append(t.events, source.Event{Kind: source.Truncate, Relation: w.db.relations[rel]})
+			case "unknown": // a statement that the source refuses
+				t.refuse = true
 			case "add-column":
 				t.events = append(t.events, w.db.addColumn(rel, args[0]))
 			default:

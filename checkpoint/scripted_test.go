@@ -27,6 +27,7 @@ type scripted struct {
 type tx struct {
 	events  []source.Event // rows, truncate, schema
 	barrier bool
+	refuse  bool // the source can't serve from here on
 	copied  []*source.Relation
 }
 
@@ -164,6 +165,10 @@ func (s *scriptedStream) Next(ctx context.Context) (*source.Event, error) {
 		more := s.db.more
 		if s.tx < s.db.shown {
 			t := s.db.log[s.tx]
+			if t.refuse {
+				s.db.mu.Unlock()
+				return nil, fmt.Errorf("ALTER TABLE … at %s: %w", at(s.tx+1), source.ErrCannotServe)
+			}
 			if s.i < len(t.events) {
 				s.ev = t.events[s.i]
 				s.i++
