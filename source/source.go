@@ -75,8 +75,9 @@ type Event struct {
 	Batch    *Batch    // Rows
 	Relation *Relation // Truncate and Schema: the relation, as it is after a Schema event
 	Change   *Change   // Schema
-	Position Position  // Commit, Heartbeat: resume here
-	Time     time.Time // Commit: its commit time at the source; Heartbeat: complete up to here
+	// Commit, Heartbeat: resume here. Truncate: the transaction, as in a Batch.
+	Position Position
+	Time     time.Time // Commit, Truncate: its commit time at the source; Heartbeat: complete up to here
 	// State is the source's own memory that must be saved together with
 	// Position (schema history, identity of the server, undecided
 	// transactions), as JSON. It comes with a Commit or Heartbeat; nil means

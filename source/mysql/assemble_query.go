@@ -75,7 +75,11 @@ func (a *assembler) applyStatement(word string, d ddlEvent) error {
 		if a.group.park != nil {
 			return a.stop("a change of %s.%s inside of an XA transaction", f.Def.Schema, f.Def.Name)
 		}
-		a.out = append(a.out, source.Event{Kind: f.Event, Relation: a.state.overlay.of(f.Def.Rel), Change: f.Change})
+		ev := source.Event{Kind: f.Event, Relation: a.state.overlay.of(f.Def.Rel), Change: f.Change}
+		if f.Event == source.Truncate {
+			ev.Position, ev.Time = a.group.name, a.group.time
+		}
+		a.out = append(a.out, ev)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func (s *script) take(err error) {
 		case source.Schema:
 			s.got = append(s.got, "schema "+ev.Relation.FullName())
 		case source.Truncate:
-			s.got = append(s.got, "truncate "+ev.Relation.FullName())
+			s.got = append(s.got, fmt.Sprintf("truncate %s at %d of %s", ev.Relation.FullName(), ev.Time.Unix(), ev.Position))
 		case source.Commit:
 			s.got = append(s.got, "commit "+string(ev.Position))
 		}
@@ -206,7 +206,7 @@ func TestPositionsAreEndsOfTransactions(t *testing.T) { // MY-001, MY-045, MY-04
 	upTo := func(n int) string { return fmt.Sprintf("commit gtid:%s:1-%d", uuidA, n) }
 	s.want("2 [1] from 0 of "+g(11), "2 [2 3] from 1 of "+g(11), upTo(11),
 		"2 [4] from 0 of "+g(12), "2 [5] from 1 of "+g(12), upTo(12),
-		"schema d.u", upTo(13), upTo(14), "truncate d.t", upTo(15))
+		"schema d.u", upTo(13), upTo(14), "truncate d.t at 1700000000 of "+g(15), upTo(15))
 }
 
 func TestPositionsOfMariaDB(t *testing.T) { // MY-008, MY-010
