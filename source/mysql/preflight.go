@@ -298,7 +298,17 @@ func tablesFit(ctx context.Context, p *problems, o *Options, c *conn, f serverFa
 		}
 	}
 	if len(captured) == 0 {
-		p.warn("relations", "", "no table of the server matches; those created later are captured")
+		reads, err := c.mayRead(ctx)
+		switch {
+		case err != nil:
+			return err
+		case !reads:
+			p.fail("relations", "run: GRANT SELECT ON *.* TO "+quote(o.Config.User)+", or on the schemas that are captured",
+				"no table of the server can be seen: the user has no right SELECT")
+		default:
+			p.warn("relations", "if there should be some, run: GRANT SELECT ON SCHEMA.* TO "+quote(o.Config.User),
+				"no table that this user may see matches; those created later are captured")
+		}
 	}
 	if f.CascadesLogged {
 		return nil
@@ -316,6 +326,22 @@ func tablesFit(ctx context.Context, p *problems, o *Options, c *conn, f serverFa
 		}
 	}
 	return nil
+}
+
+// mayRead reports whether the user has a right SELECT on anything, as far as can be
+// seen; a role may give it. Without one a server shows no table at all.
+func (c *conn) mayRead(ctx context.Context) (bool, error) {
+	r, err := c.query(ctx, "SHOW GRANTS")
+	if err != nil {
+		return false, fmt.Errorf("show the user's rights: %w", err)
+	}
+	for _, row := range r.rows {
+		what, _, privileges := strings.Cut(strings.ToUpper(row[0]), " ON ")
+		if !privileges || strings.Contains(what, "SELECT") || strings.Contains(what, "ALL PRIVILEGES") {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // Check looks at the server as Open does and reports everything at once. Its
