@@ -221,9 +221,10 @@ func twin(r *round, rnd *rand.Rand) string {
 	for r.second.Running() && time.Now().Before(end) {
 		r.pass(50 * time.Millisecond)
 	}
+	over := r.second.Running()
 	e := r.second.Ended(0)
 	switch {
-	case e.Killed:
+	case over:
 		return fmt.Sprintf("a second instance, killed after %v", limit)
 	case !r.mayEnd(e.Code):
 		r.fail("the second instance ended with %d", e.Code)

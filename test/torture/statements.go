@@ -138,3 +138,15 @@ func (r *relation) large(rnd *rand.Rand, tx int64) []string {
 			fmt.Sprintf("DELETE FROM %s WHERE id%%3=0", r.full()), insert()}
 	}
 }
+
+// huge is a transaction that the smallest memory does not hold: all rows are
+// written, changed and, but for a few, deleted again.
+func (r *relation) huge(rnd *rand.Rand, tx int64) []string {
+	return []string{
+		fmt.Sprintf(`REPLACE INTO %s(id,tx,u,region,a,note) SELECT 18446744073709551615-n, %d, n%%4, 'eu', n*%d, CONCAT(n,REPEAT('%c',%d)) FROM %s.numbers`,
+			r.full(), tx, rnd.IntN(1000), 'a'+rune(rnd.IntN(26)), 300+rnd.IntN(900), foreign),
+		fmt.Sprintf("UPDATE %s SET tx=%d, s=CONCAT('h',a), d=a WHERE id%%2=0", r.full(), tx),
+		fmt.Sprintf("UPDATE %s SET x=a, note=CONCAT(note,'+') WHERE id%%3=0", r.full()),
+		fmt.Sprintf("DELETE FROM %s WHERE id<18446744073709551615-%d", r.full(), r.space),
+	}
+}

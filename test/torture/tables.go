@@ -136,6 +136,9 @@ func relations(rnd *rand.Rand) []*relation {
 	return out
 }
 
+// hugeRows is how many rows the largest transactions write at once.
+const hugeRows = 15_000
+
 // entries is the value of `tables`.
 func entries(rels []*relation) []any {
 	var out []any
@@ -163,7 +166,7 @@ func prepare(t harness.T, s *harness.Server, rels []*relation, rnd *rand.Rand) {
 		"CREATE DATABASE "+captured+" CHARACTER SET utf8mb4", "CREATE DATABASE "+foreign+" CHARACTER SET utf8mb4",
 		"CREATE TABLE "+foreign+".numbers(n INT PRIMARY KEY)", "CREATE TABLE "+foreign+".other(id INT PRIMARY KEY, v TEXT)")
 	var all strings.Builder
-	for n := range 4000 {
+	for n := range hugeRows {
 		if n > 0 {
 			all.WriteByte(',')
 		}

@@ -235,7 +235,10 @@ func (s *session) step(id int) error {
 	case roll < 8 && w.copied.Load():
 		return s.xa(tx, any(), any())
 	case roll < 10:
-		q = rels[slices.IndexFunc(rels, func(r *relation) bool { return r.name == "big" })].large(rnd, tx)
+		big := rels[slices.IndexFunc(rels, func(r *relation) bool { return r.name == "big" })]
+		if q = big.large(rnd, tx); rnd.IntN(15) == 0 {
+			q = big.huge(rnd, tx)
+		}
 	default:
 		r := any()
 		for range 1 + int(rnd.ExpFloat64()*4) {
