@@ -38,6 +38,7 @@ warm() {
 	warm duckdb "$here/readers/read.sh" duckdb serve
 	if [ "$for_what" = test ] || [ "$for_what" = release ]; then
 		warm mysql "$here/servers/mysql.sh" run -- mysql --version
+		warm spark "$here/readers/read.sh" spark serve
 		warm mariadb10 "$here/servers/mariadb.sh" run -v 10.11 -- mariadb --version
 	elif [ "$for_what" = bench ]; then
 		warm mysql "$here/servers/mysql.sh" run -- mysql --version
