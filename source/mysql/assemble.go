@@ -75,6 +75,7 @@ type group struct {
 	emitted     bool  // rows were handed out
 	schema      bool  // a statement changed the history
 	standalone  bool  // one event, no end mark (MariaDB)
+	void        bool  // its statement only begins, or failed (MariaDB)
 	transaction bool  // BEGIN was seen (MySQL)
 	sid         sid
 	tag         string
@@ -398,6 +399,14 @@ const (
 	mariaCompletedXA = 128
 )
 
+// Flags of MariaDB's GTID event in a byte of their own, from 10.8 on. With
+// binlog_alter_two_phase=ON an ALTER TABLE is logged when it begins and again when
+// it ends, with changes of the old shape in between.
+const (
+	mariaStartAlter    = 2
+	mariaRollbackAlter = 8
+)
+
 func (a *assembler) mariaGTID(e event) error {
 	if a.flavor != FlavorMariaDB {
 		return a.stop("a GTID of MariaDB in a log of MySQL")
@@ -411,14 +420,16 @@ func (a *assembler) mariaGTID(e event) error {
 	n.maria.domain = binary.LittleEndian.Uint32(e.body[8:])
 	n.maria.server = e.server
 	n.name = source.Position(n.maria.append([]byte("gtid:")))
-	if flags&(mariaPreparedXA|mariaCompletedXA) != 0 {
-		rest := e.body[13:]
-		if flags&replication.BINLOG_MARIADB_FL_GROUP_COMMIT_ID != 0 {
-			if len(rest) < 8 {
-				return a.stop("a GTID event of %d bytes", len(e.body))
-			}
-			rest = rest[8:]
+	rest := e.body[13:]
+	if flags&replication.BINLOG_MARIADB_FL_GROUP_COMMIT_ID != 0 {
+		if len(rest) < 8 {
+			return a.stop("a GTID event of %d bytes", len(e.body))
 		}
+		rest = rest[8:]
+	}
+	if flags&(mariaPreparedXA|mariaCompletedXA) == 0 {
+		n.void = n.standalone && len(rest) > 0 && rest[0]&(mariaStartAlter|mariaRollbackAlter) != 0
+	} else {
 		xid, err := binaryXID(rest)
 		if err != nil {
 			return a.stop("read a GTID of an XA transaction: %w", err)

@@ -41,8 +41,10 @@ func (a *assembler) query(e event) error {
 	case "XA":
 		return a.xaStatement(rest)
 	}
-	if err := a.applyStatement(word, d); err != nil {
-		return err
+	if !a.group.void {
+		if err := a.applyStatement(word, d); err != nil {
+			return err
+		}
 	}
 	if a.group.standalone || a.flavor == FlavorMySQL && !a.group.transaction {
 		return a.commit()

@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf16"
@@ -25,6 +26,21 @@ type charset struct {
 	// UTF8: the bytes are UTF-8 (or ASCII) already and need only be checked.
 	UTF8   bool
 	Append appendText
+	// AppendKey is not nil if some characters of the set are one in UTF-8, so that
+	// two keys could become one: it takes only the first code of each.
+	AppendKey appendText
+}
+
+// injective reports whether text that is converted to UTF-8 and back is the text
+// that it was.
+func (c *charset) injective() bool { return c != nil && c.AppendKey == nil }
+
+// appendTo is how a column's text is converted.
+func (c *charset) appendTo(key bool) appendText {
+	if key && c.AppendKey != nil {
+		return c.AppendKey
+	}
+	return c.Append
 }
 
 // lookupCharset returns nil for a name that the server may know but we do not.
@@ -179,10 +195,18 @@ var charsetTables = sync.OnceValue(func() []*charset {
 	}
 	var all []*charset
 	for i, name := range charsetSingle {
-		all = append(all, &charset{Name: name, MaxLen: 1, MinLen: 1, Append: tables[i].appendSingle})
+		c := &charset{Name: name, MaxLen: 1, MinLen: 1, Append: tables[i].appendSingle}
+		if first, merges := tables[i].firstCodes(); merges {
+			c.AppendKey = first.appendSingle
+		}
+		all = append(all, c)
 	}
 	for i, name := range charsetDouble {
-		c := &charset{Name: name, MaxLen: 2, MinLen: 1, Append: tables[len(charsetSingle)+i].appendDouble}
+		t := &tables[len(charsetSingle)+i]
+		c := &charset{Name: name, MaxLen: 2, MinLen: 1, Append: t.appendDouble}
+		if first, merges := t.firstCodes(); merges {
+			c.AppendKey = first.appendDouble
+		}
 		switch name {
 		case "ujis", "eucjpms":
 			c.MaxLen = 3
@@ -237,6 +261,23 @@ func unpackCharsets(packed []byte) ([]charsetTable, error) {
 		return nil, fmt.Errorf("%d bytes too many", len(raw))
 	}
 	return all, nil
+}
+
+// firstCodes is the table without the second and later codes of a character, and
+// whether there are any.
+func (t *charsetTable) firstCodes() (*charsetTable, bool) {
+	seen, merges := make([]bool, 1<<16), false
+	first := func(codes []uint16) []uint16 {
+		out := slices.Clone(codes)
+		for i, r := range out {
+			if r != 0 && seen[r] {
+				out[i], merges = 0, true
+			}
+			seen[r] = true
+		}
+		return out
+	}
+	return &charsetTable{first(t.single), first(t.double), first(t.triple), first(t.quad)}, merges
 }
 
 func (t *charsetTable) appendSingle(dst, src []byte) ([]byte, bool) {

@@ -27,7 +27,7 @@ const (
 )
 
 // conn is a connection to the server whose session says the same wherever the
-// server stands: UTC, no SQL mode, utf8mb4.
+// server stands and however it is set up: UTC, no SQL mode, utf8mb4, no limits.
 type conn struct {
 	*client.Conn
 	// socket is the transport below the protocol, TLS included: the log and
@@ -51,7 +51,11 @@ func connect(ctx context.Context, cfg config.MySQL, timeout time.Duration) (*con
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s as %q: %w", address(cfg), cfg.User, err)
 	}
-	set := "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=600, wait_timeout=2147483, lock_wait_timeout=10, sql_quote_show_create=1"
+	// A server may have anything as its global values, and init_connect runs
+	// before this. sql_select_limit alone would cut lists of tables short without
+	// a word.
+	set := "SET SESSION time_zone='+00:00', sql_mode='', net_write_timeout=3600, net_read_timeout=600, wait_timeout=2147483, lock_wait_timeout=10, sql_quote_show_create=1, " +
+		"sql_select_limit=18446744073709551615, sql_big_selects=1, autocommit=1, completion_type=0, sql_auto_is_null=0"
 	if c.mariaDB {
 		set += ", max_statement_time=0"
 	} else {

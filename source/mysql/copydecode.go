@@ -95,7 +95,8 @@ func (c *columnDecoder) chooseCopy(def *columnDef) (string, error) {
 		if set == nil {
 			return "", fmt.Errorf("the character set %q is not supported", def.Charset)
 		}
-		c.text = set.Append
+		c.text = set.appendTo(c.inKey)
+		c.twice = c.inKey && !set.injective()
 	}
 	c.labels = def.Labels
 	expr := quoteName(def.Name)

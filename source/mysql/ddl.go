@@ -236,7 +236,7 @@ func (s *statement) target(why string) error {
 	}
 	d := s.table(n)
 	switch {
-	case d == nil && s.h.systemSchema(n.Schema):
+	case d == nil && systemSchema(n.Schema):
 		return nil
 	case d == nil && len(s.h.captured()) > 0:
 		return s.refuse(n, why+", and the table is not known, so that it may be a view", outRowLog)
@@ -248,7 +248,7 @@ func (s *statement) target(why string) error {
 
 // systemSchema tells the schemas whose tables are the server's own and are not
 // defined in the history.
-func (h *history) systemSchema(schema string) bool {
+func systemSchema(schema string) bool {
 	switch strings.ToLower(schema) {
 	case "mysql", "sys", "performance_schema", "information_schema":
 		return true

@@ -21,6 +21,9 @@ type indexDef struct {
 	// Odd: a part is an expression or a period, so that the columns do not tell
 	// what is unique.
 	Odd bool `json:"odd,omitempty"`
+	// Unordered: a part is a prefix or descending, so that the index is not in
+	// the order of its columns' values.
+	Unordered bool `json:"unordered,omitempty"`
 }
 
 // foreignDef is a foreign key of a table.
@@ -247,6 +250,7 @@ func (p *tableParser) indexParts(ix *indexDef) error {
 			ix.Columns = append(ix.Columns, t.text)
 			if p.peek(0).punct('(') {
 				p.skipParens() // a prefix: what is unique by it is unique as a whole
+				ix.Unordered = true
 			}
 			if p.accept("WITHOUT", "OVERLAPS") {
 				ix.Odd = true
@@ -254,7 +258,9 @@ func (p *tableParser) indexParts(ix *indexDef) error {
 		default:
 			return p.syntaxError("a column of an index was expected")
 		}
-		p.acceptAny("ASC", "DESC")
+		if p.acceptAny("ASC", "DESC") == "DESC" {
+			ix.Unordered = true
+		}
 		if p.acceptPunct(')') {
 			return nil
 		}

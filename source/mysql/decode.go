@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/lakesyncd/lakesyncd/source"
 )
@@ -34,6 +35,7 @@ type columnDecoder struct {
 	inner  func(c *columnDecoder, b []byte, v *source.Vector) error
 	buf    []byte
 	inKey  bool
+	twice  bool // in a key, and its character set has some characters twice
 	name   string
 }
 
@@ -61,15 +63,12 @@ func (h *history) decoderFor(tm *tableMap) (*rowDecoder, error) {
 	}
 	d := &rowDecoder{def: def, hidden: len(tm.types) - len(def.Columns)}
 	for i := range def.Columns {
-		c := columnDecoder{name: def.Columns[i].Name}
+		c := columnDecoder{name: def.Columns[i].Name, inKey: slices.Contains(def.Key, i)}
 		if err := c.choose(&def.Columns[i], tm.types[i], tm.meta[i], h.flavor); err != nil {
 			return nil, fmt.Errorf("table %s, column %s: %w: %w", def.fullName(), def.Columns[i].Name, err, source.ErrCannotServe)
 		}
 		d.expands = d.expands || def.Columns[i].Compressed
 		d.columns = append(d.columns, c)
-	}
-	for _, k := range def.Key {
-		d.columns[k].inKey = true
 	}
 	return d, nil
 }

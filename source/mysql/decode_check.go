@@ -3,6 +3,7 @@ package mysql
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -167,6 +168,9 @@ func (t *tableMap) checkKey(def *tableDef) error {
 		}
 		have = append(have, t.names[k])
 	}
+	if want == nil && def.uniqueBy(have) {
+		return nil // MySQL takes it for the primary key where the engine wants one
+	}
 	if len(have) != len(want) {
 		return fmt.Errorf("the log says another thing of the table than its history: its primary key is (%s) there and (%s) here",
 			strings.Join(have, ", "), strings.Join(want, ", "))
@@ -178,6 +182,20 @@ func (t *tableMap) checkKey(def *tableDef) error {
 		}
 	}
 	return nil
+}
+
+// uniqueBy reports whether these columns, in this order, are those of a unique
+// index without NULL.
+func (d *tableDef) uniqueBy(columns []string) bool {
+	for _, ix := range d.Indexes {
+		if ix.Unique && !ix.Odd && slices.EqualFunc(ix.Columns, columns, strings.EqualFold) && !slices.ContainsFunc(columns, func(n string) bool {
+			i := d.column(n)
+			return i < 0 || !d.Columns[i].NotNull
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // metaReader walks over the lists of the full metadata, which have entries for

@@ -12,7 +12,16 @@ import (
 var (
 	errValueShort = errors.New("a rows event ends within a value")
 	errCharset    = errors.New("a value is not valid in its character set; correct the row or change the column to VARBINARY or BLOB")
+	errKeyCharset = errors.New("a value of the key is not valid in its character set, or holds a character that the set has twice, so that two keys could become one; correct the row or convert the column to utf8mb4")
 )
+
+// invalid is the error for text that cannot be converted.
+func (c *columnDecoder) invalid() error {
+	if c.twice {
+		return errKeyCharset
+	}
+	return errCharset
+}
 
 // choose picks the function for a column. typ and meta are of the table map and
 // were found to agree with the definition.
@@ -22,7 +31,8 @@ func (c *columnDecoder) choose(def *columnDef, typ byte, meta uint16, flavor Fla
 		if set == nil {
 			return fmt.Errorf("the character set %q is not supported", def.Charset)
 		}
-		c.text = set.Append
+		c.text = set.appendTo(c.inKey)
+		c.twice = c.inKey && !set.injective()
 	}
 	c.labels = def.Labels
 	switch def.Base {
@@ -425,7 +435,7 @@ func innerBytes(_ *columnDecoder, b []byte, v *source.Vector) error {
 func innerText(c *columnDecoder, b []byte, v *source.Vector) error {
 	out, ok := c.text(v.Bytes, b)
 	if !ok {
-		return errCharset
+		return c.invalid()
 	}
 	v.Bytes = out
 	endBytes(v)
@@ -436,7 +446,7 @@ func innerChar(c *columnDecoder, b []byte, v *source.Vector) error {
 	from := len(v.Bytes)
 	out, ok := c.text(v.Bytes, b)
 	if !ok {
-		return errCharset
+		return c.invalid()
 	}
 	v.Bytes = trimSpaces(out, from)
 	endBytes(v)

@@ -39,9 +39,11 @@ type history struct {
 	newly   []string
 }
 
-// newHistory returns an empty history. match says which tables are captured.
+// newHistory returns an empty history. match says which tables are captured; the
+// server's own never are.
 func newHistory(f Flavor, match func(ns, name string) bool) *history {
-	return &history{flavor: f, match: match, tables: map[tableName]*tableDef{}, schemas: map[string]string{},
+	users := func(ns, name string) bool { return !systemSchema(ns) && match(ns, name) }
+	return &history{flavor: f, match: users, tables: map[tableName]*tableDef{}, schemas: map[string]string{},
 		facts: serverFacts{ExplicitTimestamps: true}}
 }
 
@@ -110,6 +112,15 @@ func (h *history) readCreate(p *parser, d *tableDef, ddl ddlEvent) error {
 	return nil
 }
 
+// defineUnknown adds a table that is only known to be there, and why.
+func (h *history) defineUnknown(schema, name, why string) {
+	h.tables[h.id(schema, name)] = &tableDef{Schema: schema, Name: name, Unknown: why}
+}
+
+// farOff is why the tables of schemas without a captured table are not known: only
+// their names matter, to tell them from views.
+const farOff = "no table of its schema was captured when the initial snapshot was taken"
+
 // setSchemaDefault tells the default collation of a schema.
 func (h *history) setSchemaDefault(schema, collation string) {
 	if set := charsetOfCollation(collation); set != "" {
@@ -164,6 +175,8 @@ type savedHistory struct {
 	Facts   serverFacts       `json:"server"`
 	Schemas map[string]string `json:"schemas,omitempty"`
 	Tables  []savedTable      `json:"tables,omitempty"`
+	// Far are the names, by schema, of tables of which nothing else is known.
+	Far map[string][]string `json:"far,omitempty"`
 }
 
 type savedTable struct {
@@ -186,6 +199,13 @@ type savedTable struct {
 func (h *history) encode() ([]byte, error) {
 	s := savedHistory{Version: 1, Flavor: h.flavor, Facts: h.facts, Schemas: h.schemas}
 	for _, d := range h.tables {
+		if d.Unknown == farOff && !d.Captured {
+			if s.Far == nil {
+				s.Far = map[string][]string{}
+			}
+			s.Far[d.Schema] = append(s.Far[d.Schema], d.Name)
+			continue
+		}
 		s.Tables = append(s.Tables, savedTable{d.Schema, d.Name, d.Captured, d.Columns, d.KeyName, d.Engine, d.Charset,
 			d.Partitioned, d.Versioned, d.Sequence, d.Indexes, d.Foreign, d.Unknown})
 	}
@@ -193,6 +213,9 @@ func (h *history) encode() ([]byte, error) {
 		a, b := s.Tables[i], s.Tables[j]
 		return a.Schema < b.Schema || a.Schema == b.Schema && a.Name < b.Name
 	})
+	for _, names := range s.Far {
+		sort.Strings(names)
+	}
 	b, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("write the schema history: %w", err)
@@ -215,11 +238,19 @@ func decodeHistory(b []byte, match func(ns, name string) bool) (*history, error)
 	if s.Schemas != nil {
 		h.schemas = s.Schemas
 	}
+	for schema, names := range s.Far {
+		for _, name := range names {
+			h.defineUnknown(schema, name, farOff)
+			if h.match(schema, name) {
+				h.newly = append(h.newly, schema+"."+name)
+			}
+		}
+	}
 	for _, t := range s.Tables {
 		d := &tableDef{Schema: t.Schema, Name: t.Name, Captured: t.Captured, Columns: t.Columns, KeyName: t.KeyName, Engine: t.Engine,
 			Charset: t.Charset, Partitioned: t.Partitioned, Versioned: t.Versioned, Sequence: t.Sequence, Indexes: t.Indexes,
 			Foreign: t.Foreign, Unknown: t.Unknown}
-		matches := match(t.Schema, t.Name) && !t.Sequence
+		matches := h.match(t.Schema, t.Name) && !t.Sequence
 		if matches && !t.Captured {
 			h.newly = append(h.newly, d.fullName())
 		}

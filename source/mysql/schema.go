@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lakesyncd/lakesyncd/source"
@@ -178,6 +179,9 @@ func (h *history) refusal(d *tableDef) string {
 	if d.Versioned {
 		return "it is a table WITH SYSTEM VERSIONING, whose log mixes old versions of rows with new ones; leave it out of relations or run ALTER TABLE … DROP SYSTEM VERSIONING before the initial snapshot"
 	}
+	if why := elsewhere(d.Engine); why != "" {
+		return fmt.Sprintf("its engine %s %s; leave the table out of relations or change its engine to InnoDB", d.Engine, why)
+	}
 	if !h.facts.CascadesLogged {
 		for _, f := range d.Foreign {
 			if f.Acts {
@@ -197,6 +201,9 @@ func (h *history) refusal(d *tableDef) string {
 		if c.Generated && h.flavor == FlavorMariaDB && commentVersion(h.facts.Version) >= 110000 {
 			return fmt.Sprintf("column %s is generated, and MariaDB from 11 on leaves generated columns out of what it logs of UPDATE and DELETE; leave the table out of relations or drop the column", c.Name)
 		}
+		if slices.Contains(d.Key, i) && c.ambiguous() {
+			return fmt.Sprintf("key column %s has two values with one name, so that two rows could become one; give each value a name of its own or leave the table out of relations", c.Name)
+		}
 		if seen[c.Name] {
 			return fmt.Sprintf("column %s is there twice", c.Name)
 		}
@@ -206,6 +213,37 @@ func (h *history) refusal(d *tableDef) string {
 		return "it has no columns"
 	}
 	return ""
+}
+
+// elsewhere tells the engines whose tables have rows that come and go without a
+// word in the log, or whose log tells of rows that are not there.
+func elsewhere(engine string) string {
+	switch strings.ToUpper(engine) {
+	case "MRG_MYISAM", "MERGE":
+		return "shows rows of other tables, whose changes are logged under their own names"
+	case "BLACKHOLE":
+		return "keeps no rows"
+	case "FEDERATED", "CONNECT", "SPIDER", "SPHINX", "S3", "OQGRAPH":
+		return "shows rows that others may change"
+	}
+	return ""
+}
+
+// ambiguous reports whether two values of an enum or a set print alike: equal
+// labels, which servers take without strict mode, or an empty one beside the value
+// that stands for none.
+func (c *columnDef) ambiguous() bool {
+	if c.Base != "enum" && c.Base != "set" {
+		return false
+	}
+	seen := map[string]bool{"": true}
+	for _, l := range c.Labels {
+		if seen[l] {
+			return true
+		}
+		seen[l] = true
+	}
+	return false
 }
 
 func sameRelation(a, b *source.Relation) bool {

@@ -118,6 +118,9 @@ func (c *cut) define(ctx context.Context, o *Options, guard *conn) error {
 	}
 	for _, t := range c.tables {
 		if !schemas[t.schema] {
+			if t.kind != "SEQUENCE" {
+				c.hist.defineUnknown(t.schema, t.name, farOff)
+			}
 			continue
 		}
 		text, err := showCreate(ctx, guard, t)
@@ -126,7 +129,8 @@ func (c *cut) define(ctx context.Context, o *Options, guard *conn) error {
 		}
 		if err != nil {
 			if !t.captured && (errorCode(err) != 0 || errors.Is(err, source.ErrCannotServe)) {
-				continue // it is unknown; if it ever matters it is refused by name
+				c.hist.defineUnknown(t.schema, t.name, err.Error()) // if it ever matters it is refused by name
+				continue
 			}
 			return fmt.Errorf("read the definition of %s: %w", t.full(), err)
 		}

@@ -93,9 +93,20 @@ func beyond(cols, values []string) string {
 }
 
 // chunkKey is the key to read chunks by; nil if there is none that the server
-// compares as it sorts.
+// compares as it sorts, with its index in that order: a sort for each chunk would
+// be slow, and heeds only the first max_sort_length bytes of a text.
 func chunkKey(def *tableDef) []int {
+	for _, ix := range def.Indexes {
+		if ix.Unordered && strings.EqualFold(ix.Name, def.KeyName) {
+			return nil
+		}
+	}
 	for _, i := range def.Key {
+		// The last key of a chunk goes back to the server as UTF-8, which must
+		// stand for it alone.
+		if c := &def.Columns[i]; c.isText() && !lookupCharset(c.Charset).injective() {
+			return nil
+		}
 		switch keyKind(def.Rel.Columns[i].Native) {
 		case "tinyint", "smallint", "mediumint", "int", "integer", "bigint", "decimal", "numeric",
 			"char", "varchar", "binary", "varbinary", "date", "datetime", "timestamp", "year":
