@@ -48,6 +48,8 @@ type round struct {
 	logFrom int64                       // length of the log at the audit before
 	recent  []string                    // faults since the audit before
 	looked  time.Time
+
+	launched time.Time // when the daemon was started last
 }
 
 func (b *bench) round(t harness.T, n int, rnd *rand.Rand) {
@@ -125,6 +127,7 @@ func (r *round) pipeline(rnd *rand.Rand) {
 }
 
 func (r *round) launch() {
+	r.launched = time.Now()
 	r.p.Launch()
 	if r.cage != nil {
 		if err := r.cage.add(r.p.Pid()); err != nil && r.p.Running() {
