@@ -69,7 +69,6 @@ const (
 type columnTotal struct {
 	size, values, nulls, nans int64
 	bounds                    bounds
-	unbounded                 bool
 }
 
 func newColumn(fc fileColumn, opts writerOptions, c codec) (*column, error) {

@@ -37,11 +37,10 @@ func reachable(tb *testing.T, t *table.Table) map[string]bool {
 				continue
 			}
 			out[m.FilePath()] = true
-			entries, err := m.FetchEntries(fs, true)
-			if err != nil {
-				tb.Fatal(err)
-			}
-			for _, e := range entries {
+			for e, err := range m.Entries(fs, true) {
+				if err != nil {
+					tb.Fatal(err)
+				}
 				out[e.DataFile().FilePath()] = true
 			}
 		}

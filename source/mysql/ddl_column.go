@@ -142,7 +142,7 @@ func (p *tableParser) columnType(c *columnDef, x *columnExtra) error {
 		_, _, _, err = p.lengths()
 	case "bit":
 		c.Base = base
-		if c.Len, _, n, err = p.lengths(); c.Len == 0 {
+		if c.Len, _, _, err = p.lengths(); c.Len == 0 {
 			c.Len = 1
 		}
 	case "char", "varchar":

@@ -364,16 +364,6 @@ func cutRange(rs []gtidRange, g gtidRange) []gtidRange {
 	return out
 }
 
-func (s *gtidSet) clone() *gtidSet {
-	c := &gtidSet{runs: make([]*gtidRun, len(s.runs))}
-	for i, r := range s.runs {
-		n := *r
-		n.ranges = slices.Clone(r.ranges)
-		c.runs[i] = &n
-	}
-	return c
-}
-
 // encode is the form that COM_BINLOG_DUMP_GTID takes: the classic one unless a
 // tag is in the set.
 func (s *gtidSet) encode() []byte {

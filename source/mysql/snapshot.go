@@ -382,8 +382,6 @@ type copyTable struct {
 	info     tableInfo
 	dec      *copyDecoder
 	rel      *source.Relation
-	types    []byte // as the server announces them
-	checked  bool
 	rows     int64
 	progress time.Time
 }
