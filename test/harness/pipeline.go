@@ -71,6 +71,9 @@ func NewPipeline(t T, s *Server, name string, relations ...string) *Pipeline {
 			"server_id": "5400-5403", "heartbeat": "1s",
 		}},
 	}
+	if s.isPostgres() {
+		p.Set("source.postgres.server_id", nil).Set("source.postgres.database", "postgres")
+	}
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {

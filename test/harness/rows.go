@@ -77,6 +77,10 @@ func (s *Server) Digest(t T, schema, relation string) string {
 // each calls f for every row's line, which is valid until f returns.
 func (s *Server) each(t T, schema, relation string, f func(line []byte)) {
 	t.Helper()
+	if s.isPostgres() {
+		s.pgEach(t, schema, relation, f)
+		return
+	}
 	cols := s.columns(t, schema, relation)
 	names := make([]string, len(cols))
 	for i, c := range cols {

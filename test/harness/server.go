@@ -19,7 +19,7 @@ import (
 
 // A Kind is a database product and its version.
 type Kind struct {
-	Source  string // the key below `source` in the configuration: mysql or mariadb
+	Source  string // the key below `source` in the configuration: mysql, mariadb or postgres
 	Version string // of test/servers/SOURCE.sh; empty for its only one
 }
 
@@ -33,8 +33,11 @@ var (
 func (k Kind) String() string { return k.Source + k.Version }
 
 // Port of the shared server of a kind. All ports of the harness lie in
-// 24181-24199.
+// 24181-24199, those of PostgreSQL in 25541-25549.
 func (k Kind) port() int {
+	if k.isPostgres() {
+		return k.postgresPort()
+	}
 	switch k {
 	case MySQL:
 		return 24181
@@ -58,11 +61,12 @@ const (
 	httpLast     = 24199
 )
 
-// A Server is a running MySQL or MariaDB.
+// A Server is a running MySQL, MariaDB or PostgreSQL.
 type Server struct {
 	Kind
 	Port int
-	// DB is a connection pool of root, session time zone UTC, utf8mb4.
+	// DB is a connection pool of root (of PostgreSQL: postgres, in the database
+	// postgres), session time zone UTC, utf8mb4.
 	DB *sql.DB
 
 	dir   string
@@ -110,6 +114,13 @@ func open(ctx context.Context, k Kind, port int, suffix string, flags []string) 
 	}
 	if err := s.start(ctx); err != nil {
 		return nil, err
+	}
+	if k.isPostgres() {
+		if err := s.openPostgres(); err != nil {
+			return nil, err
+		}
+		s.DB.SetMaxIdleConns(4)
+		return s, nil
 	}
 	cfg := mysql.NewConfig()
 	cfg.User, cfg.Passwd, cfg.Net, cfg.Addr = "root", "root", "tcp", s.Addr()
@@ -241,7 +252,7 @@ func (s *Server) exec(ctx context.Context, statements []string) error {
 		}
 	}
 	// Session settings of a test are not to reach the next one.
-	_, err = c.ExecContext(ctx, "SET SESSION sql_mode='', time_zone='+00:00'")
+	_, err = c.ExecContext(ctx, s.resetSession())
 	return err
 }
 
