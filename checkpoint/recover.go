@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/lakesyncd/lakesyncd/sink"
+	"github.com/lakesyncd/lakesyncd/table"
 )
 
 // recover finishes what the last record names, then claims the next number with a
@@ -33,6 +36,9 @@ func (c *Coordinator) recover(ctx context.Context, out *sink.Sink) (*Record, err
 		if c.epoch != 0 {
 			return last, nil
 		}
+		if err := behind(ctx, out, last); err != nil {
+			return nil, err
+		}
 		claim := *last
 		claim.ID, claim.Epoch, claim.Deltas = last.ID+1, last.Epoch+1, nil
 		claim.SavedAt, claim.Writer = c.Now().UTC(), c.Writer
@@ -53,6 +59,27 @@ func (c *Coordinator) recover(ctx context.Context, out *sink.Sink) (*Record, err
 		}
 		return &claim, nil
 	}
+}
+
+// behind refuses records that are older than the tables: a backup, or a store that
+// lost its newest. What the tables hold since then would be read and written a
+// second time, or be taken for committed by its number. It comes before the claim,
+// which would hide it from the next start.
+func behind(ctx context.Context, out *sink.Sink, last *Record) error {
+	marks, err := out.Marks(ctx, slices.Sorted(maps.Keys(last.Tables)))
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(marks)) {
+		m := marks[name]
+		if m.Checkpoint > last.ID || m.Checkpoint == last.ID && m.Epoch != last.Epoch || m.Epoch > last.Epoch {
+			errs = append(errs, fmt.Errorf("table %s: %w: it carries the mark of checkpoint %d (epoch %d), but the newest saved record is %d (epoch %d): "+
+				"records were lost or are an old copy; point checkpoint.store at the newest ones, or read on from what the tables hold with lakesyncd checkpoint set -from-tables",
+				name, table.ErrUnfit, m.Checkpoint, m.Epoch, last.ID, last.Epoch))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func files(r *Record) (n int) {

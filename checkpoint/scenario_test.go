@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,7 @@ import (
 //	rollback TABLE               somebody sets the table back to its snapshot before
 //	replace TABLE                somebody puts another table in its place
 //	remove-records               the store of records is gone
+//	lose-records N               the newest N records are gone, as after a restore of an old copy
 //	stopped                      waits for a daemon that gives up, and shows why
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
@@ -159,6 +161,21 @@ func (w *world) execute(d *datadriven.TestData) (string, error) {
 		return "", err
 	case "remove-records":
 		return "", os.RemoveAll(w.folder + "/records")
+	case "lose-records":
+		ids, err := filepath.Glob(w.folder + "/records/*[0-9].json")
+		if err != nil {
+			return "", err
+		}
+		n, err := strconv.Atoi(d.CmdArgs[0].Key)
+		if err != nil || n > len(ids) {
+			return "", fmt.Errorf("%d records: %w", len(ids), err)
+		}
+		for _, f := range ids[len(ids)-n:] {
+			if err := os.Remove(f); err != nil {
+				return "", err
+			}
+		}
+		return "", nil
 	case "stopped":
 		w.start()
 		w.db.feed(true)

@@ -20,6 +20,9 @@ import (
 var (
 	// ErrNoRecord: the store has no record, or not the one asked for.
 	ErrNoRecord = errors.New("no checkpoint record")
+	// ErrBroken: the store holds something else than whole records of this
+	// pipeline, one after the other. Somebody must look.
+	ErrBroken = errors.New("the checkpoint store is damaged")
 	// ErrFenced: another instance of the pipeline runs or has taken over. The
 	// program ends with 75.
 	ErrFenced = errors.New("another instance runs this pipeline")
@@ -104,15 +107,15 @@ func (s *Store) Last(ctx context.Context) (*Record, error) {
 	}
 	if len(ids) == 0 {
 		if foreign != "" {
-			return nil, fmt.Errorf("checkpoint store %s has no record but holds %s: is it the right folder? Move the file away if it is", s.folder, foreign)
+			return nil, fmt.Errorf("checkpoint store %s has no record but holds %s: is it the right folder? Move the file away if it is (%w)", s.folder, foreign, ErrBroken)
 		}
 		return nil, fmt.Errorf("%w in %s", ErrNoRecord, s.folder)
 	}
 	newest := ids[len(ids)-1]
 	for i := len(ids) - 2; i >= 0 && newest-ids[i] < keepRecords; i-- {
 		if missing := ids[i+1] - 1; ids[i] != missing {
-			return nil, fmt.Errorf("checkpoint record %s is missing: somebody removed it; put it back, or remove the records above it to go on from %s",
-				s.path(missing), s.path(ids[i]))
+			return nil, fmt.Errorf("checkpoint record %s is missing: somebody removed it; put it back, or move the records above it away and run lakesyncd checkpoint set -from-tables (%w)",
+				s.path(missing), ErrBroken)
 		}
 	}
 	return s.Get(ctx, newest)
@@ -129,7 +132,7 @@ func (s *Store) Get(ctx context.Context, id int64) (*Record, error) {
 	}
 	r, err := s.decode(data, id)
 	if err != nil {
-		return nil, fmt.Errorf("checkpoint record %s: %w", s.path(id), err)
+		return nil, fmt.Errorf("checkpoint record %s: %w (%w); restore it, or move it away and run lakesyncd checkpoint set -from-tables", s.path(id), err, ErrBroken)
 	}
 	return r, nil
 }

@@ -232,10 +232,10 @@ func (s *Sink) bind(sh *shape, r *route) (err error) {
 
 // table loads or creates the table of a relation and checks that it may be used.
 func (s *Sink) openTable(ctx context.Context, r *route, known TableState, resumed bool) (*table.Table, error) {
-	t, err := s.catalog.Load(ctx, r.table)
+	t, err := s.handle(ctx, r.table)
 	if errors.Is(err, table.ErrNotFound) {
 		if known.UUID != "" && resumed {
-			return nil, fmt.Errorf("relation %s: table %s is gone from the lake, the saved record has its rows: restore it, or copy everything again with a new checkpoint store", r.rel.FullName(), r.table)
+			return nil, r.wrap(errGone)
 		}
 		return s.createTable(ctx, r)
 	}

@@ -418,6 +418,9 @@ func (s *Sink) account(d *table.Delta) {
 // before Prepare, for the deltas of a saved record.
 func (s *Sink) Commit(ctx context.Context, d table.Delta, m table.Mark) (table.Result, error) {
 	t, err := s.handle(ctx, d.Table)
+	if errors.Is(err, table.ErrNotFound) {
+		return table.Result{}, fmt.Errorf("table %s: %w", d.Table, errGone)
+	}
 	if err != nil {
 		return table.Result{}, err
 	}
@@ -477,6 +480,43 @@ func (s *Sink) handle(ctx context.Context, name string) (*table.Table, error) {
 	}
 	s.handles[name] = t
 	return t, nil
+}
+
+// errGone: a table that the saved record knows is not in the lake.
+var errGone = fmt.Errorf("%w: it is gone from the lake, and the saved record has rows of it; restore it, or copy everything again with a new checkpoint store", table.ErrReplaced)
+
+// Marks are the pipeline's marks in the tables of these names. Tables that are
+// gone or have none are left out.
+func (s *Sink) Marks(ctx context.Context, names []string) (map[string]table.Mark, error) {
+	marks := map[string]table.Mark{}
+	var errs []error
+	var mu sync.Mutex
+	slots := make(chan struct{}, parallelOpens)
+	var all sync.WaitGroup
+	for _, name := range names {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			t, err := s.handle(ctx, name)
+			if errors.Is(err, table.ErrNotFound) {
+				return
+			}
+			var m table.Mark
+			var ok bool
+			if err == nil {
+				m, ok, err = t.Mark(s.config.Pipeline)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+			} else if ok {
+				marks[name] = m
+			}
+		})
+	}
+	all.Wait()
+	return marks, errors.Join(errs...)
 }
 
 // Tables is what the next record must say of the tables.

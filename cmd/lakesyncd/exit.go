@@ -49,7 +49,7 @@ var classes = []struct {
 }{
 	{exitTempFail, []error{checkpoint.ErrFenced, table.ErrFenced, errTimeout}},
 	{exitConfig, []error{
-		source.ErrCannotServe, fileio.ErrDenied, errConfig,
+		source.ErrCannotServe, fileio.ErrDenied, errConfig, checkpoint.ErrBroken,
 		table.ErrForeign, table.ErrRolledBack, table.ErrReplaced, table.ErrUnfit,
 	}},
 	{exitUnavailable, []error{source.ErrUnavailable, fileio.ErrUnavailable, fileio.ErrUnknown, errAddress}},
