@@ -37,6 +37,9 @@ func (c *Coordinator) recover(ctx context.Context, out *sink.Sink) (*Record, err
 			return last, nil
 		}
 		if err := behind(ctx, out, last); err != nil {
+			if newer, lerr := c.Store.Last(ctx); lerr == nil && newer.ID > last.ID {
+				continue // it was saved meanwhile, by an instance in its last moments
+			}
 			return nil, err
 		}
 		claim := *last
