@@ -14,9 +14,11 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -84,12 +86,16 @@ func run(t harness.T, o options) {
 	if kind.Source == "mariadb" {
 		port++
 	}
+	lock(t, fmt.Sprintf("port-%d", port))
+	lock(t, fmt.Sprintf("slot-%d", o.slot))
 	s := harness.Start(t, kind, port, "--innodb-lock-wait-timeout=5")
 	api := firstPort + 3 + 3*o.slot
 	toxi := startToxiproxy(t, api)
 	toxi.add("db", api+1, port)
 	b := &bench{options: o, s: s, toxi: toxi, dbPort: api + 1, http: firstPort + 9 + 2*o.slot, cage: newCage(t), count: &count{}}
 	if o.warehouse == "s3" {
+		lock(t, "s3")
+		leftover(t, firstPort+2)
 		d := newDisk(t, "store")
 		b.store = harness.StartS3At(t, firstPort+2, d.dir)
 		toxi.add("s3", api+2, firstPort+2)
@@ -118,6 +124,39 @@ func run(t harness.T, o options) {
 	t.Logf("%s", line)
 	if c.bad() || t.Failed() {
 		t.Errorf("seed %d failed; again: make torture N=%d SEED=%d SOURCE=%s WAREHOUSE=%s", o.seed, o.faults, o.seed, o.source, o.warehouse)
+	}
+}
+
+// lock keeps other runs off what this one takes, until it ends, whatever ends it.
+func lock(t harness.T, what string) {
+	f, err := os.OpenFile(filepath.Join(os.TempDir(), "lakesync-torture-"+what+".lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() { f.Close() }) //nolint:errcheck // it only holds the lock
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+		return
+	}
+	t.Logf("another run has %s; waiting for its end", what)
+	for syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		if t.Context().Err() != nil {
+			t.Fatalf("interrupted")
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// leftover makes sure that nobody serves a port that is about to be ours: the
+// store's script would take any server there for its own.
+func leftover(t harness.T, port int) {
+	if !harness.Poll(10*time.Second, func() bool {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			return false
+		}
+		return l.Close() == nil
+	}) {
+		t.Fatalf("port %d is taken, perhaps by the store of a run that was killed", port)
 	}
 }
 
