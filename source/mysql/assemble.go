@@ -70,6 +70,7 @@ type group struct {
 	open        bool
 	name        source.Position
 	begin       place // where its first event is, by file
+	placed      bool  // begin is sure, and name is a GTID of MySQL
 	time        time.Time
 	ordinal     int64 // rows so far
 	emitted     bool  // rows were handed out
@@ -371,6 +372,10 @@ func (a *assembler) gtid(e event) error {
 	if n.time.IsZero() {
 		n.time = time.Unix(int64(e.time), 0).UTC()
 	}
+	// The server leaves out what we have already; then it does not begin where the
+	// event that was read before ends. A checksum is not sent but has its place.
+	length := e.logPos - uint32(n.begin.offset)
+	n.placed = !n.anonymous && (length == e.size || length == e.size+4)
 	if !n.anonymous {
 		n.sid, n.tag, n.gno = g.sid, g.tag, g.gno
 		b := n.sid.append(append(make([]byte, 0, 64), "gtid:"...))
@@ -503,6 +508,9 @@ func (a *assembler) commit() error {
 		a.state.dirty = true
 	}
 	a.state.file, a.state.offset = a.file, a.offset
+	if g.placed {
+		a.state.known, a.state.knownAt = g.name, g.begin
+	}
 	if a.state.overlay.reached(place{file: a.file, offset: a.offset}) {
 		a.state.dirty = true
 	}

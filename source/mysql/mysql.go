@@ -275,6 +275,9 @@ func (s *Stream) open(ctx context.Context) error {
 	}
 	s.as.file, s.as.offset = cut.file, cut.offset
 	s.as.state.server = facts.identity
+	if s.o.Flavor == FlavorMySQL && !cut.at.isFile() {
+		s.as.state.server.Set = cut.at.set.String()
+	}
 	s.as.state.dirty = true
 	if err := s.as.xa.restore(nil); err != nil {
 		return err

@@ -146,6 +146,10 @@ func (s *Stream) located(ctx context.Context, c *conn) (same bool, err error) {
 			}
 		}
 	}
+	if old.UUID != id.UUID {
+		// Places in the former server's log mean nothing here.
+		old.Known, old.KnownAt, old.Set, s.as.state.known = "", "", "", ""
+	}
 	if old.UUID != id.UUID || old.ServerID != id.ServerID || old.Host != id.Host {
 		old.UUID, old.ServerID, old.Host = id.UUID, id.ServerID, id.Host
 		s.as.state.dirty = true
@@ -223,8 +227,89 @@ func (s *Stream) locatedGTID(ctx context.Context, c *conn, id identity) (bool, e
 		if gone := purged.minus(s.as.at.set); len(gone.runs) > 0 {
 			return false, fmt.Errorf("%w: the server's log no longer holds %s, which follows the position (it was purged: binlog_expire_logs_seconds); %s", source.ErrCannotServe, gone, copyAnew)
 		}
-		return same, nil
+		if same {
+			return true, s.sameLog(ctx, c)
+		}
+		return false, nil
 	}
+}
+
+// sameLog looks at the place in MySQL's log that the state knows. A server whose
+// log and GTIDs were reset counts from 1 again: once it has passed our numbers, its
+// set contains ours and means other transactions.
+func (s *Stream) sameLog(ctx context.Context, c *conn) error {
+	was := s.as.state.server
+	known := place{file: was.File, offset: was.Offset}
+	if was.Known != "" {
+		p, err := parsePlace(FlavorMySQL, was.KnownAt)
+		if err != nil {
+			return fmt.Errorf("%w: read the source's state in the record: %w", source.ErrCannotServe, err)
+		}
+		known = p
+	} else if was.Set == "" {
+		return nil
+	}
+	if !known.isFile() || known.offset == 0 {
+		return nil
+	}
+	files, err := c.query(ctx, "SHOW BINARY LOGS")
+	if err != nil {
+		return fmt.Errorf("list the files of the log: %w", err)
+	}
+	if len(files.rows) == 0 {
+		return nil
+	}
+	reset := func(found string) error {
+		return fmt.Errorf("%w: the server's log is not the one that the position is of: at %s there is %s: it was reset (RESET BINARY LOGS AND GTIDS), and the same GTIDs may mean other transactions now; %s", source.ErrCannotServe, known.position(), found, copyAnew)
+	}
+	i := slices.IndexFunc(files.rows, func(r []string) bool { return r[0] == known.file })
+	if i < 0 {
+		// Purged, or by another base name, or not written yet.
+		last := files.rows[len(files.rows)-1][0]
+		if n, err := compareFiles(known, place{file: last}); err == nil && n > 0 && strings.TrimRight(known.file, "0123456789") == strings.TrimRight(last, "0123456789") {
+			return reset("no file yet, the newest is " + last)
+		}
+		return nil
+	}
+	if size, err := strconv.ParseUint(files.rows[i][1], 10, 64); err == nil && size < known.offset {
+		return reset(fmt.Sprintf("nothing, the file has %d bytes", size))
+	}
+	r, err := c.query(ctx, fmt.Sprintf("SHOW BINLOG EVENTS IN %s FROM %d LIMIT 1", quote(known.file), known.offset))
+	switch {
+	case errorCode(err) == gomysql.ER_ERROR_WHEN_EXECUTING_COMMAND:
+		return reset("no event")
+	case err != nil && errorCode(err) == 0:
+		return err
+	case err != nil:
+		return nil // we may not look
+	}
+	next := r.gtidOf(0)
+	switch {
+	case was.Known != "":
+		if "gtid:"+next != string(was.Known) {
+			return reset(fmt.Sprintf("%q, not %s", next, was.Known))
+		}
+	case was.Set != "" && next != "":
+		set, err := parseGTIDSet(was.Set)
+		if err != nil {
+			return nil
+		}
+		if one, err := parseGTIDSet(next); err == nil && len(one.minus(set).runs) == 0 {
+			return reset(next)
+		}
+	}
+	return nil
+}
+
+// gtidOf is the GTID in row i of SHOW BINLOG EVENTS, which prints
+// SET @@SESSION.GTID_NEXT= 'uuid:number'; "" if it is another event.
+func (r *rows) gtidOf(i int) string {
+	_, after, ok := strings.Cut(r.at(i, "Info"), "GTID_NEXT= '")
+	gtid, _, closed := strings.Cut(after, "'")
+	if !ok || !closed || gtid == "ANONYMOUS" {
+		return ""
+	}
+	return strings.ToLower(gtid)
 }
 
 func (s *Stream) locatedFile(ctx context.Context, c *conn, id identity) (bool, error) {

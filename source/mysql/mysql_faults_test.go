@@ -126,6 +126,38 @@ func TestOtherHistoriesAreRefused(t *testing.T) {
 		o.Resume = m.resume()
 		do(t, c, "RESET BINARY LOGS AND GTIDS")
 		refused2(t, o, "ahead of the server", "reset")
+		// The same numbers again, and more of them, with other content.
+		for i := range 60 {
+			do(t, c, fmt.Sprintf("INSERT INTO m2_reset.t VALUES(%d,7)", 100+i))
+		}
+		refused2(t, o, "not the one that the position is of", "RESET BINARY LOGS AND GTIDS")
+		c, o, s, m = begun(t, secondMySQL, "m2_reset")
+		do(t, c, "INSERT INTO t VALUES(2,2)", "FLUSH BINARY LOGS", "INSERT INTO t VALUES(3,3)")
+		m.catchUp(within(t, 30*time.Second), s)
+		s.Close()
+		o.Resume = m.resume()
+		for i := range 3 { // its own log
+			do(t, c, fmt.Sprintf("INSERT INTO t VALUES(%d,4)", 10+i), fmt.Sprintf("INSERT INTO t VALUES(%d,4)", 20+i))
+			s = open(t, o)
+			m.catchUp(within(t, 30*time.Second), s)
+			if p := s.as.state.knownAt; i > 0 && p.offset == 0 {
+				t.Error("no transaction has a known place")
+			}
+			if i == 1 {
+				do(t, c, "FLUSH BINARY LOGS", "INSERT INTO t VALUES(30,4)")
+				s.dump.conn.socket.Close()
+				m.catchUp(within(t, 30*time.Second), s)
+			}
+			s.Close()
+			o.Resume = m.resume()
+		}
+		do(t, c, "RESET BINARY LOGS AND GTIDS")
+		for i := range 200 {
+			do(t, c, fmt.Sprintf("INSERT INTO t VALUES(%d,7)", 100+i))
+		}
+		refused2(t, o, "not the one that the position is of")
+		do(t, c, "FLUSH BINARY LOGS", "FLUSH BINARY LOGS")
+		refused2(t, o, "not the one that the position is of")
 		for i := range 40 {
 			do(t, c, fmt.Sprintf("SET gtid_next='00000000-0000-0000-0000-0000000000%02d:%d'", i+10, i+1), "BEGIN", "COMMIT", "SET gtid_next=AUTOMATIC")
 		}

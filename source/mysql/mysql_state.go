@@ -8,9 +8,9 @@ import (
 	"github.com/lakesyncd/lakesyncd/source"
 )
 
-// identity says which server a position is of. MySQL has a UUID. MariaDB has
-// none: there a place in the log and the GTID that was reached there must still
-// belong together.
+// identity says which server a position is of, and which log of it. MySQL has a
+// UUID, which outlives RESET BINARY LOGS AND GTIDS; MariaDB has none. A place in
+// the log and what was there must still belong together.
 type identity struct {
 	Flavor   string `json:"flavor"`
 	UUID     string `json:"uuid,omitempty"`
@@ -19,6 +19,11 @@ type identity struct {
 	File     string `json:"file,omitempty"`
 	Offset   uint64 `json:"offset,omitempty"`
 	GTID     string `json:"gtid,omitempty"` // MariaDB: reached at File, Offset
+	// MySQL with GTIDs: a transaction and the place where it begins; as long as none
+	// is known, the set of the initial snapshot, which was taken at File, Offset.
+	Known   source.Position `json:"known,omitempty"`
+	KnownAt source.Position `json:"known_at,omitempty"`
+	Set     string          `json:"set,omitempty"`
 }
 
 // state is the source's memory beside the position.
@@ -29,6 +34,10 @@ type state struct {
 	rotated bool   // a file began: the place in identity is brought up to date
 	file    string // of the last commit
 	offset  uint64
+	// known is the newest transaction of MySQL whose place is sure, if there was one
+	// since the start.
+	known   source.Position
+	knownAt place
 
 	overlay *overlay
 }
@@ -58,6 +67,9 @@ func (s *state) encode(a *assembler) ([]byte, error) {
 	s.server.File, s.server.Offset = s.file, s.offset
 	if a.flavor == FlavorMariaDB && !a.at.isFile() {
 		s.server.GTID = a.at.domains.String()
+	}
+	if s.known != "" {
+		s.server.Known, s.server.KnownAt, s.server.Set = s.known, s.knownAt.position(), ""
 	}
 	v := savedState{Format: 1, Server: s.server, History: s.history, XA: a.xa.saved()}
 	s.overlay.save(&v)
