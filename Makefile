@@ -27,7 +27,7 @@ test: ## the whole suite on real servers that it starts itself (up to 45 minutes
 	$(MAKE) --no-print-directory build vet
 	go test -race -count=1 -timeout 30m $(PACKAGES)
 	$(OUTSIDE)
-	go test -count=1 ./test/harness
+	go test -count=1 ./test/harness ./test/torture
 
 .PHONY: test-short
 test-short: vet ## what needs no server (up to 3 minutes)
