@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -331,25 +330,4 @@ func pgDate(at time.Time) string {
 		return fmt.Sprintf("-%04d%s", -y, day)
 	}
 	return fmt.Sprintf("%04d%s", y, day)
-}
-
-// HBA puts lines before the server's own rules of who may connect, and reloads
-// them; at the test's end they are taken out.
-func (s *Server) HBA(t T, lines ...string) {
-	t.Helper()
-	file := s.dir + "/data/pg_hba.conf"
-	was, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	if err := os.WriteFile(file, append([]byte(strings.Join(lines, "\n")+"\n"), was...), 0o600); err != nil {
-		t.Fatalf("%v", err)
-	}
-	s.Exec(t, "SELECT pg_reload_conf()")
-	t.Cleanup(func() {
-		if err := os.WriteFile(file, was, 0o600); err != nil {
-			t.Errorf("%v", err)
-		}
-		s.Exec(t, "SELECT pg_reload_conf()")
-	})
 }

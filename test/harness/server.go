@@ -112,6 +112,12 @@ func open(ctx context.Context, k Kind, port int, suffix string, flags []string) 
 	if _, err := s.script(ctx, "wipe"); err != nil {
 		return nil, err
 	}
+	if suffix != "" && k.isPostgres() {
+		// Else it would have the identity of the server whose place it takes.
+		if _, err := s.script(ctx, "init"); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.start(ctx); err != nil {
 		return nil, err
 	}
