@@ -17,9 +17,9 @@ build: ## bin/lakesyncd, static, without cgo
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o bin/lakesyncd ./cmd/lakesyncd
 
 .PHONY: demo
-demo: build ## a real MariaDB, a crash, and the rows as another reader sees them
-	@test/prepare.sh demo
-	@go run ./test/demo
+demo: build ## a real server, a crash, and the rows as another reader sees them; SOURCE=mariadb, mysql or postgres
+	@test/prepare.sh demo $(SOURCE)
+	@go run ./test/demo -source $(SOURCE)
 
 .PHONY: test
 test: ## the whole suite on real servers that it starts itself (up to 45 minutes on 2 cores)

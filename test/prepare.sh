@@ -3,10 +3,10 @@
 # apt, and in the background, while Go compiles, the servers and readers that the
 # first test would otherwise wait for.
 #
-#   prepare.sh demo|test|bench|release
+#   prepare.sh demo|test|bench|release [SOURCE]
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
-for_what=${1:?demo, test, bench or release}
+for_what=${1:?demo, test, bench or release} source=${2:-mariadb}
 
 missing=()
 need() { command -v "$1" >/dev/null 2>&1 || missing+=("$2"); }
@@ -33,12 +33,17 @@ warm() {
 	"$@" >"$log" 2>&1 </dev/null || true
 }
 (
-	warm mariadb "$here/servers/mariadb.sh" run -v 11.8 -- mariadb --version
+	[ "$source" != mariadb ] || warm mariadb "$here/servers/mariadb.sh" run -v 11.8 -- mariadb --version
+	case $for_what-$source in
+	demo-postgres | test-* | release-*) warm postgres "$here/servers/postgres.sh" run -v 17 -- psql --version ;;
+	esac
 	[ "$for_what" = demo ] || warm java "$here/readers/java.sh" schema /nonexistent
 	warm duckdb "$here/readers/read.sh" duckdb serve
 	if [ "$for_what" = test ] || [ "$for_what" = release ]; then
 		warm mysql "$here/servers/mysql.sh" run -- mysql --version
 		warm spark "$here/readers/read.sh" spark serve
+		[ "$for_what" = test ] || warm postgres15 "$here/servers/postgres.sh" run -v 15 -- psql --version
+		[ "$for_what" = test ] || warm postgres18 "$here/servers/postgres.sh" run -v 18 -- psql --version
 		warm mariadb10 "$here/servers/mariadb.sh" run -v 10.11 -- mariadb --version
 	elif [ "$for_what" = bench ]; then
 		warm mysql "$here/servers/mysql.sh" run -- mysql --version
