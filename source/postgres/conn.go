@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
@@ -59,6 +60,7 @@ type conn struct {
 	*pgconn.PgConn
 	version int // server_version_num, 170004 for example
 	release string
+	in      *stepper // what a replication session has read
 }
 
 // sessionKind is what a session is for.
@@ -77,14 +79,13 @@ func connect(ctx context.Context, o *Options, kind sessionKind) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := connectOnce(ctx, o, kind, tc)
+	c, err := connectOnce(ctx, o, kind, tc)
 	if err != nil && tc != nil && tlsMode(cfg) == config.TLSPreferred && strings.Contains(err.Error(), "server refused TLS connection") {
-		p, err = connectOnce(ctx, o, kind, nil)
+		c, err = connectOnce(ctx, o, kind, nil)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s, database %q, as %q: %w", address(cfg), cfg.Database, cfg.User, connectError(err))
 	}
-	c := &conn{PgConn: p}
 	if err := c.verify(ctx); err != nil {
 		c.close()
 		return nil, fmt.Errorf("set up the session at %s: %w", address(cfg), err)
@@ -92,8 +93,8 @@ func connect(ctx context.Context, o *Options, kind sessionKind) (*conn, error) {
 	return c, nil
 }
 
-func connectOnce(ctx context.Context, o *Options, kind sessionKind, tc *tls.Config) (*pgconn.PgConn, error) {
-	cfg := o.Config
+func connectOnce(ctx context.Context, o *Options, kind sessionKind, tc *tls.Config) (*conn, error) {
+	cfg, c := o.Config, &conn{}
 	// The struct must come from the parser, which also looks at the environment
 	// and at files of the user; everything of that is overwritten.
 	pc, err := pgconn.ParseConfig("host=localhost sslmode=disable passfile='' servicefile=''")
@@ -115,13 +116,18 @@ func connectOnce(ctx context.Context, o *Options, kind sessionKind, tc *tls.Conf
 		pc.RuntimeParams["row_security"] = "off"
 	case replicationSession:
 		pc.RuntimeParams["replication"] = "database"
+		pc.BuildFrontend = func(r io.Reader, w io.Writer) *pgproto3.Frontend {
+			c.in = newStepper(r)
+			return pgproto3.NewFrontend(c.in, w)
+		}
 		// The creation of a slot waits for old transactions, this long.
 		pc.RuntimeParams["lock_timeout"] = "60s"
 	}
 	pc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
 		o.Log.Debug("notice of the server", "code", n.Code, "text", n.Message)
 	}
-	return pgconn.ConnectConfig(ctx, pc)
+	c.PgConn, err = pgconn.ConnectConfig(ctx, pc)
+	return c, err
 }
 
 // connectError takes address and user, which ours names, out of the driver's error.

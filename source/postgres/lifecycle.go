@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/lakesyncd/lakesyncd/source"
 )
 
@@ -71,19 +73,13 @@ type system struct {
 }
 
 func identify(ctx context.Context, rc *conn) (system, error) {
-	r, err := rc.simple(ctx, "IDENTIFY_SYSTEM")
+	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
+	defer cancel()
+	r, err := pglogrepl.IdentifySystem(ctx, rc.PgConn)
 	if err != nil {
 		return system{}, fmt.Errorf("ask the server who it is: %w", err)
 	}
-	if len(r) != 1 || len(r[0]) < 3 {
-		return system{}, errors.New("ask the server who it is: no answer")
-	}
-	tl, err := strconv.ParseUint(r.text(0, 1), 10, 32)
-	if err != nil {
-		return system{}, fmt.Errorf("ask the server who it is: timeline %q", r.text(0, 1))
-	}
-	end, err := parseLSN(r.text(0, 2))
-	return system{identity: identity{System: r.text(0, 0), Timeline: uint32(tl)}, end: end}, err
+	return system{identity: identity{System: r.SystemID, Timeline: uint32(r.Timeline)}, end: lsn(r.XLogPos)}, nil
 }
 
 // errStandby: a failover is under way, or the address is that of a standby.

@@ -2,28 +2,31 @@ package postgres
 
 import (
 	"fmt"
-	"strconv"
+	"regexp"
 	"strings"
+
+	"github.com/jackc/pglogrepl"
 
 	"github.com/lakesyncd/lakesyncd/source"
 )
 
 // lsn is a place in the server's log of changes (WAL). Places of one server and
 // timeline are ordered.
-type lsn uint64
+type lsn pglogrepl.LSN
 
-func (l lsn) String() string { return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l)) }
+func (l lsn) String() string { return pglogrepl.LSN(l).String() }
 
 func (l lsn) position() source.Position { return source.Position("lsn:" + l.String()) }
 
+// The package's parser takes what begins like a place, and numbers that overflow.
+var wholeLSN = regexp.MustCompile(`^[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}$`)
+
 func parseLSN(s string) (lsn, error) {
-	hi, lo, ok := strings.Cut(s, "/")
-	a, err1 := strconv.ParseUint(hi, 16, 32)
-	b, err2 := strconv.ParseUint(lo, 16, 32)
-	if !ok || err1 != nil || err2 != nil {
+	l, err := pglogrepl.ParseLSN(s)
+	if err != nil || !wholeLSN.MatchString(s) {
 		return 0, fmt.Errorf("%q is no place in a log, such as 16/B374D848", s)
 	}
-	return lsn(a<<32 | b), nil
+	return lsn(l), nil
 }
 
 func parsePosition(p source.Position) (lsn, error) {

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/lakesyncd/lakesyncd/source"
 )
 
@@ -103,7 +105,7 @@ func (s *slotInfo) lost() string {
 // bears our prefix, serves our database through our plugin, is used by nobody and
 // has no record that continues it is ours to drop: nothing can be lost with it,
 // since without a record everything is copied anyway.
-func readiedSlot(ctx context.Context, o *Options, c *conn) error {
+func readiedSlot(ctx context.Context, o *Options, c, rc *conn) error {
 	s, err := readSlot(ctx, c, o.Config.Slot)
 	if err != nil || !s.exists {
 		return err
@@ -119,10 +121,17 @@ func readiedSlot(ctx context.Context, o *Options, c *conn) error {
 		return fmt.Errorf("%w: slot: %s exists, but no record of this pipeline continues it; if nobody else needs it, run: %s", source.ErrCannotServe, o.Config.Slot, drop)
 	}
 	o.Log.Warn("dropping the replication slot of a copy that was not completed", "slot", o.Config.Slot, "confirmed", s.confirmed.String())
-	if _, err := c.query(ctx, drop); err != nil {
+	if err := dropSlot(ctx, o, rc); err != nil {
 		return fmt.Errorf("drop the replication slot of a copy that was not completed: %w", err)
 	}
 	return nil
+}
+
+// dropSlot fails, and does not wait, while somebody reads the slot.
+func dropSlot(ctx context.Context, o *Options, rc *conn) error {
+	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
+	defer cancel()
+	return pglogrepl.DropReplicationSlot(ctx, rc.PgConn, ident(o.Config.Slot), pglogrepl.DropReplicationSlotOptions{})
 }
 
 // errInUse: somebody reads the slot. It may be a connection of our own that the
@@ -141,26 +150,24 @@ func inUse(ctx context.Context, o *Options, c *conn, pid string) error {
 // createSlot makes the slot. The snapshot that belongs to its consistent point is
 // there until the next command on rc.
 func createSlot(ctx context.Context, o *Options, rc *conn) (at lsn, snapshot string, err error) {
-	command := "CREATE_REPLICATION_SLOT " + ident(o.Config.Slot) + " LOGICAL pgoutput"
+	// The package writes it at the end of the command, where all options go.
+	options := "EXPORT_SNAPSHOT"
 	switch {
 	case rc.version >= 170000:
-		command += " (SNAPSHOT 'export', FAILOVER true)"
+		options = "(SNAPSHOT 'export', FAILOVER true)"
 	case rc.version >= 150000:
-		command += " (SNAPSHOT 'export')"
-	default:
-		command += " EXPORT_SNAPSHOT"
+		options = "(SNAPSHOT 'export')"
 	}
-	r, err := rc.simple(ctx, command)
+	ctx, cancel := context.WithTimeout(ctx, 2*sideTimeout)
+	defer cancel()
+	r, err := pglogrepl.CreateReplicationSlot(ctx, rc.PgConn, ident(o.Config.Slot), "pgoutput", pglogrepl.CreateReplicationSlotOptions{SnapshotAction: options})
 	if err != nil {
 		return 0, "", fmt.Errorf("create the replication slot: %w", err)
 	}
-	if len(r) != 1 || len(r[0]) < 3 {
-		return 0, "", errors.New("create the replication slot: the server does not tell where it begins")
-	}
-	if at, err = parseLSN(r.text(0, 1)); err != nil {
+	if at, err = parseLSN(r.ConsistentPoint); err != nil {
 		return 0, "", fmt.Errorf("create the replication slot: %w", err)
 	}
-	return at, r.text(0, 2), nil
+	return at, r.SnapshotName, nil
 }
 
 // blockers names the transactions that a new slot waits for.

@@ -44,14 +44,14 @@ func takeCut(ctx context.Context, o *Options, side *conn, viaRoot bool) (*cut, e
 }
 
 func tryCut(ctx context.Context, o *Options, side *conn, viaRoot bool) (_ *cut, err error) {
-	if err := readiedSlot(ctx, o, side); err != nil {
-		return nil, err
-	}
 	rc, err := connect(ctx, o, replicationSession)
 	if err != nil {
 		return nil, err
 	}
 	defer rc.close()
+	if err := readiedSlot(ctx, o, side, rc); err != nil {
+		return nil, err
+	}
 	now, err := identify(ctx, rc)
 	if err != nil {
 		return nil, err
@@ -74,10 +74,9 @@ func tryCut(ctx context.Context, o *Options, side *conn, viaRoot bool) (_ *cut, 
 			c.view.close()
 		}
 		// The next attempt, in this process or another, would drop it too.
-		rc.close()
 		drop, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
-		if _, derr := side.query(drop, "SELECT pg_drop_replication_slot($1)", o.Config.Slot); derr != nil {
+		if derr := dropSlot(drop, o, rc); derr != nil {
 			o.Log.Warn("could not drop the replication slot of a copy that did not begin", "slot", o.Config.Slot, "err", derr)
 		}
 		return nil, err

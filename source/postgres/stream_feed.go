@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
@@ -31,6 +32,7 @@ const (
 // not keep the server from hearing that we live.
 type feed struct {
 	sock    net.Conn
+	in      *stepper // reads sock, and has what was read of it already
 	q       *fifo
 	log     *slog.Logger
 	every   time.Duration // between two status updates
@@ -72,30 +74,29 @@ func startFeed(ctx context.Context, o *Options, c *conn, f feedOptions) (*feed, 
 	if timeout > 0 {
 		every = min(every, max(timeout/3, 100*time.Millisecond))
 	}
+	if err := startReplication(ctx, o, c, f.at); err != nil {
+		c.close()
+		return nil, fmt.Errorf("ask for the changes from %s: %w", f.at, err)
+	}
 	hc, err := c.Hijack()
 	if err != nil {
 		c.close()
 		return nil, fmt.Errorf("take over the connection: %w", err)
 	}
 	d := &feed{
-		sock: hc.Conn, q: newFIFO(f.memory), log: o.Log, every: every, count: f.count,
+		sock: hc.Conn, in: c.in, q: newFIFO(f.memory), log: o.Log, every: every, count: f.count,
 		patient: max(f.patience, 3*f.heartbeat, timeout),
 		due:     make(chan struct{}, 1), stop: make(chan struct{}), read: make(chan struct{}), wrote: make(chan struct{}),
 	}
 	if n := hc.Frontend.ReadBufferLen(); n != 0 {
 		d.sock.Close()
-		return nil, fmt.Errorf("the server sent %d bytes that nobody asked for", n)
+		return nil, fmt.Errorf("%d bytes of the changes were read by somebody else", n)
 	}
 	d.confirmed.Store(uint64(f.confirmed))
-	br := bufio.NewReaderSize(d.sock, 64<<10)
-	if err := d.start(ctx, br, o, f.at); err != nil {
-		d.sock.Close()
-		return nil, fmt.Errorf("ask for the changes from %s: %w", f.at, err)
-	}
 	// Ends when the socket fails or close stops it.
 	go func() {
 		defer close(d.read)
-		d.q.end(d.receive(br))
+		d.q.end(d.receive())
 	}()
 	// Ends with stop, or when the socket fails.
 	go func() {
@@ -105,10 +106,16 @@ func startFeed(ctx context.Context, o *Options, c *conn, f feedOptions) (*feed, 
 	return d, nil
 }
 
-// startCommand is the command that a feed begins with.
-func startCommand(o *Options, at lsn) string {
-	return fmt.Sprintf(`START_REPLICATION SLOT %s LOGICAL %s ("proto_version" '1', "publication_names" %s)`,
-		ident(o.Config.Slot), at, "'"+doubled(ident(o.Config.Publication))+"'")
+// startReplication begins the changes. The deadline is for the answer alone.
+func startReplication(ctx context.Context, o *Options, c *conn, at lsn) error {
+	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
+	defer cancel()
+	return pglogrepl.StartReplication(ctx, c.PgConn, ident(o.Config.Slot), pglogrepl.LSN(at), pglogrepl.StartReplicationOptions{PluginArgs: pluginArgs(o)})
+}
+
+// pluginArgs are the options of pgoutput.
+func pluginArgs(o *Options) []string {
+	return []string{`"proto_version" '1'`, `"publication_names" '` + doubled(ident(o.Config.Publication)) + "'"}
 }
 
 func doubled(s string) string {
@@ -120,41 +127,6 @@ func doubled(s string) string {
 		out = append(out, s[i])
 	}
 	return string(out)
-}
-
-func (d *feed) start(ctx context.Context, br *bufio.Reader, o *Options, at lsn) error {
-	stop := context.AfterFunc(ctx, func() { d.sock.Close() })
-	defer stop()
-	if err := d.sock.SetDeadline(time.Now().Add(sideTimeout)); err != nil {
-		return err
-	}
-	b, err := (&pgproto3.Query{String: startCommand(o, at)}).Encode(nil)
-	if err != nil {
-		return err
-	}
-	if _, err := d.sock.Write(b); err != nil {
-		return err
-	}
-	for {
-		kind, n, err := header(br)
-		if err != nil {
-			return err
-		}
-		body, err := whole(br, n)
-		if err != nil {
-			return err
-		}
-		switch kind {
-		case 'W':
-			return d.sock.SetDeadline(time.Time{})
-		case 'E', 'N', 'S':
-			if err := d.aside(kind, body); err != nil {
-				return err
-			}
-		default:
-			return fmt.Errorf("message %q of the server in place of the changes", kind)
-		}
-	}
 }
 
 // header reads type and length of a message.
@@ -206,27 +178,28 @@ func (d *feed) aside(kind byte, body []byte) error {
 
 // slow gives each read of a socket its own deadline.
 type slow struct {
-	net.Conn
+	sock    net.Conn
+	r       io.Reader // reads sock
 	timeout time.Duration
 }
 
 func (c slow) Read(b []byte) (int, error) {
-	if err := c.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
+	if err := c.sock.SetReadDeadline(time.Now().Add(c.timeout)); err != nil {
 		return 0, err
 	}
-	return c.Conn.Read(b)
+	return c.r.Read(b)
 }
 
 var errSilent = errors.New("the server was silent for too long")
 
 // receive reads messages into the queue until the connection ends.
-func (d *feed) receive(br *bufio.Reader) error {
+func (d *feed) receive() error {
 	// What is buffered already is read first.
-	head, err := br.Peek(br.Buffered())
+	head, err := d.in.br.Peek(d.in.br.Buffered())
 	if err != nil {
 		return err
 	}
-	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(head), slow{d.sock, d.patient}), 64<<10)
+	r := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(head), slow{d.sock, d.in.raw, d.patient}), 64<<10)
 	for {
 		kind, n, err := header(r)
 		if err != nil {

@@ -86,9 +86,9 @@ func TestFindsWhereATimelineWasLeft(t *testing.T) {
 func TestQuotesForTheReplicationCommand(t *testing.T) {
 	o := &Options{}
 	o.Config.Slot, o.Config.Publication = "s", `a "b" 'c'`
-	want := `START_REPLICATION SLOT "s" LOGICAL 1/2 ("proto_version" '1', "publication_names" '"a ""b"" ''c''"')`
-	if have := startCommand(o, 1<<32|2); have != want {
-		t.Errorf("the command is %s, want %s", have, want)
+	want := `"proto_version" '1', "publication_names" '"a ""b"" ''c''"'`
+	if have := strings.Join(pluginArgs(o), ", "); have != want {
+		t.Errorf("the options are %s, want %s", have, want)
 	}
 }
 
